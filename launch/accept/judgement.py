@@ -188,7 +188,7 @@ def _name(rank: RankFacts) -> str:
 
 def _steps_s(steps: Sequence[StepFacts]) -> Sequence[float]:
     """Return the seconds of the steps of all ranks together, which end on all ranks at once, by the slowest rank."""
-    return max((step.samples.get("step") or [step.seconds["step"]] for step in steps), key=median)
+    return max((step.samples["step"] for step in steps), key=median)
 
 
 def _pace(steps: Sequence[StepFacts]) -> Figures:

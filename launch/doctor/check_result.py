@@ -45,7 +45,6 @@ class PlannedRun:
     Attributes:
         total_bytes: Memory of a rank.
         certain_bytes: The part of it that follows from the recipe.
-        available_bytes: Memory that a rank may use; None if the cluster file does not say.
         pinned_bytes_per_node: Page-locked memory of a host, for the JPEG decoders of its GPUs.
         parameters: Number of the network's parameters.
         slow_settings: Settings that make steps much longer, each with what to set instead.
@@ -54,7 +53,6 @@ class PlannedRun:
 
     total_bytes: int
     certain_bytes: int
-    available_bytes: int | None
     pinned_bytes_per_node: int
     parameters: int
     slow_settings: Sequence[str] = ()
@@ -113,3 +111,12 @@ class ProbeReport:
     def machines(self) -> list[tuple[str, MachineFacts, RankFacts]]:
         """Host, machine, and report of the first rank of each machine, which also looked at the machine."""
         return [(rank.host, rank.machine, rank) for rank in self.ranks if rank.machine is not None]
+
+
+def culprits_of(failed: Sequence[RankFacts]) -> tuple[RankFacts, tuple[str, ...]]:
+    """Return the rank whose failure comes first, and the hosts whose ranks failed by themselves.
+
+    A rank whose failure is not a consequence of another rank's failure comes first.
+    """
+    hosts = tuple(dict.fromkeys(rank.host for rank in failed if not rank.is_second_hand))
+    return min(failed, key=lambda rank: rank.is_second_hand), hosts

@@ -10,7 +10,7 @@ from configs.compilers import compiling_key
 from configs.machine_limits import gpu_shortage
 from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from configs.schema import Cluster
-from launch.doctor.check_result import CheckResult, Level, ProbeReport
+from launch.doctor.check_result import CheckResult, Level, ProbeReport, culprits_of
 from launch.doctor.facts import MachineFacts, RankFacts
 from launch.doctor.step_checks import check_step
 from launch.setup.gpu import NEEDS, Gpu, capability_of, driver_number
@@ -141,13 +141,10 @@ def _clocks(report: ProbeReport) -> CheckResult:
 def _allreduce(report: ProbeReport) -> CheckResult:
     """Check that an allreduce over all ranks ends, has the right sums, and is not much too slow."""
     cluster = report.cluster
-    failed = [rank for rank in report.ranks if rank.failure is not None]
-    if failed:
-        # A rank whose failure is not a consequence of another rank's failure comes first.
-        first = min(failed, key=lambda rank: rank.is_second_hand)
+    if failed := [rank for rank in report.ranks if rank.failure is not None and rank.step is None]:
+        first, culprits = culprits_of(failed)
         words = f"rank {first.rank} on {first.host}: {first.failure}"
         remedy = "solve the problems above first; with NCCL_DEBUG=INFO, NCCL logs what it does"
-        culprits = tuple(dict.fromkeys(rank.host for rank in failed if not rank.is_second_hand))
         return CheckResult("FAIL", "allreduce", words, remedy, culprits or report.absent)
     rows = [rank.allreduce for rank in report.ranks if rank.clock_offsets_s is not None]
     if len(rows) < cluster.world_size:

@@ -113,14 +113,6 @@ class AllreduceFacts:
 
 
 @dataclass(frozen=True)
-class PartFailure:
-    """The ``part`` of the step that failed on a rank, and the last line of the error in ``words``."""
-
-    part: str
-    words: str
-
-
-@dataclass(frozen=True)
 class StepFacts:
     """The recipe's step on one rank.
 
@@ -128,13 +120,12 @@ class StepFacts:
         part: The part under way, or the last one.
         seconds: Part -> median seconds.
         buckets_s: Seconds of the reduction of each bucket alone.
-        failure: The part that failed on this rank.
         images: The global batch.
         has_real_images: Whether the batch came from the data set; None before the batch.
-        memory_before_bytes: Memory in use before the step.
         memory_bytes: Memory in use at the end, or the peak on a CPU; None if nobody can tell.
         samples: Part -> seconds of one step in each round: ``compute``, ``copy`` and ``input`` on this rank alone,
-            ``allreduce`` and ``step`` on all ranks together. All ranks have as many, and begin a round together.
+            ``allreduce`` and ``step`` on all ranks together. All ranks have as many, and begin a round together; where
+            steps are long, there is one.
         buckets_bytes: Size of each bucket.
         links_s: Seconds of the swaps with one partner after another, see `train.comm.links`; for an acceptance.
         has_ended: Whether the rank came to the end.
@@ -143,10 +134,8 @@ class StepFacts:
     part: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     buckets_s: Sequence[float] = ()
-    failure: PartFailure | None = None
     images: int = 0
     has_real_images: bool | None = None
-    memory_before_bytes: int | None = None
     memory_bytes: int | None = None
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     buckets_bytes: Sequence[int] = ()
@@ -185,7 +174,7 @@ class RankFacts:
         allreduce: None also for a single rank.
         clock_offsets_s: Each rank's clock minus rank 0's, by rank; after the allreduce.
         step: The recipe's step.
-        failure: Why the ranks could not connect, or the allreduce failed.
+        failure: Why the ranks could not connect, or the allreduce failed, or the part of the step under way.
         is_second_hand: Whether ``failure`` is the consequence of another rank's failure.
         model: The model of the rank's processor, or GPU; for an acceptance.
         gpu: The UUID of the rank's GPU, likewise; empty on a CPU, and where nvidia-smi does not tell.

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from configs.arguments import exit_status
+from configs.errors import UserError
 from configs.load import load_run
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from launch.doctor.facts import AllreduceFacts, AloneFacts, LibraryFacts, RankFacts, write_facts
 from launch.doctor.machine import inspect_dataset, inspect_machine
-from launch.doctor.step_probe import last_line, of_gpu, probe_step
+from launch.doctor.step_probe import of_gpu, probe_step
 from logs.environment import processor
 from logs.folder import CONFIG_FILE
 from train.comm.communicator import Communicator, Connect, libraries_of, start_communicator
@@ -36,7 +37,7 @@ from train.comm.devices import run_ranks_here
 from train.engine.protocol import open_engine
 from train.measure.node_energy import node_meter
 from train.probe import allreduce_s, train_alone
-from train.rank.failure import is_second_hand
+from train.rank.failure import is_second_hand, one_line
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
 from train.rank.watchdog import die_with_parent
@@ -53,8 +54,8 @@ _SET_S = 60
 _ALLREDUCE_BYTES = 32 << 20
 _ROUNDS = 5
 
-_UNUSABLE = (ImportError, OSError, RuntimeError)
-"""Exceptions of an import if a library or its driver is missing. MXNet and Horovod also raise RuntimeError."""
+_UNUSABLE = (ImportError, OSError, RuntimeError, MemoryError, UserError)
+"""What a library or its driver raises, also where it is missing. MXNet, DALI and Horovod raise RuntimeError."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def main(folder: str, wanted: str) -> int:
         wanted: The values of `Wanted` that differ from their defaults, as JSON.
 
     Returns:
-        0, or 1 if the ranks could not connect or the allreduce failed.
+        0, or 1 if the ranks could not connect, or the allreduce or the step failed.
     """
     return exit_status(lambda: _run(Path(folder), Wanted(**json.loads(wanted))))
 
@@ -158,14 +159,14 @@ def _examine(
                 accept_s=wanted.accept_s,
             ))  # fmt: skip
     except _UNUSABLE as error:
-        report.add(failure=last_line(error), is_second_hand=is_second_hand(error))
+        report.add(failure=one_line(error) or repr(error), is_second_hand=is_second_hand(error))
 
 
 def _trained_alone(recipe: Recipe, cluster: Cluster, identity: Identity) -> AloneFacts:
     try:
         trained = [train_alone(recipe, cluster, identity) for _ in range(2)]
     except _UNUSABLE as error:
-        return AloneFacts((), failure=last_line(error))
+        return AloneFacts((), failure=one_line(error))
     return AloneFacts([f"{bits:016x}" for bits, _ in trained], all(is_finite for _, is_finite in trained))
 
 

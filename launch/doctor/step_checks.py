@@ -3,13 +3,12 @@
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from configs.arguments import counted
-from launch.doctor.check_result import CheckResult, ExpectedRate, Level, PlannedRun, ProbeReport
-from launch.doctor.facts import PartFailure, RankFacts, StepFacts
+from launch.doctor.check_result import CheckResult, ExpectedRate, Level, ProbeReport, culprits_of
+from launch.doctor.facts import RankFacts, StepFacts
 from launch.doctor.ranking import OWN_PARTS, Ranking, rank_nodes
 from logs.nodes import NodeScore
 
@@ -25,13 +24,12 @@ _PROBE_BYTES = 100_000_000
 
 _CARE = "look for other programs, a throttled GPU, wrong cores or a failing disk there, or leave the host out"
 
-_SMALLER = (
-    "take smaller micro-batches (batch.bn_span, batch.accumulation_steps), fewer input_threads or a lower "
-    "prefetch_depth; ./run.sh plan lists the memory"
-)
-
 _REMEDIES = (
-    (r"out of memory|OUT_OF_MEMORY|Failed to allocate CPU Memory|MemoryError", _SMALLER),
+    (
+        r"out of memory|OUT_OF_MEMORY|Failed to allocate CPU Memory|MemoryError",
+        "take smaller micro-batches (batch.bn_span, batch.accumulation_steps), fewer input_threads or a lower "
+        "prefetch_depth; ./run.sh plan lists the memory",
+    ),
     (
         r"CUDNN_STATUS|cuDNN",
         "cuDNN has no algorithm for these shapes: try engine.layout: NCHW, or another micro-batch",
@@ -61,10 +59,12 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
     rows = [(rank, rank.step) for rank in report.ranks if rank.step is not None]
     if not rows:
         return []
-    failed = [(rank, step.failure, step) for rank, step in rows if step.failure]
-    if failed:
-        hosts = tuple(dict.fromkeys(rank.host for rank, _, _ in failed))
-        return [replace(_failure(report.plan, *failed[0], others=len(failed) - 1), hosts=hosts)]
+    if failed := [(rank, step) for rank, step in rows if rank.failure is not None]:
+        first, hosts = culprits_of([rank for rank, _ in failed])
+        part = next(step.part for rank, step in failed if rank is first)
+        remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, first.failure or "")), "")
+        words = f"rank {first.rank} on {first.host}, {part}: {first.failure}"
+        return [CheckResult("FAIL", "step", words, remedy, hosts)]
     hung = [(rank, step) for rank, step in rows if not step.has_ended]
     if hung or len(rows) < report.cluster.world_size:
         names = ", ".join(f"rank {rank.rank} on {rank.host} ({step.part})" for rank, step in hung[:8])
@@ -77,19 +77,6 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
         return results  # The memory and the rate are not those of the described machine.
     results.append(_memory(report, rows))
     return [*results, *([_forecast(report, report.forecast, rows)] if report.forecast is not None else [])]
-
-
-def _failure(
-    plan: PlannedRun | None, rank: RankFacts, failure: PartFailure, step: StepFacts, *, others: int
-) -> CheckResult:
-    """Name the first rank that failed, its part and the remedy."""
-    remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, failure.words)), "")
-    missing = 0
-    if plan and plan.available_bytes:
-        missing = plan.total_bytes - (plan.available_bytes - (step.memory_before_bytes or 0))
-    more = f"; {missing / 1e9:.1f} GB more than the GPU has, by the plan" if missing > 0 and remedy == _SMALLER else ""
-    where = f"rank {rank.rank} on {rank.host}" + (f", and {others} more ranks" if others else "")
-    return CheckResult("FAIL", "step", f"{where}, {failure.part}: {failure.words}{more}", remedy)
 
 
 def _times(rows: _Rows) -> CheckResult:
@@ -124,23 +111,20 @@ def rankings_of(ranks: Sequence[RankFacts], times: int = 1, *, by_rank: bool = F
     """
     if not (steps := steps_of(ranks)):
         return []
-    samples = samples_of(steps, times)
-    split = {part: np.array_split(series, times, axis=1) for part, series in samples.items()}
+    split = {part: np.array_split(series, times, axis=1) for part, series in samples_of(steps).items()}
     hosts = [f"rank {rank.rank}" if by_rank else rank.host for rank in ranks]
     return [rank_nodes(hosts, {part: sets[number] for part, sets in split.items()}) for number in range(times)]
 
 
 def steps_of(ranks: Sequence[RankFacts]) -> list[StepFacts]:
     """Return the steps of all ranks; none unless each of them came to the end of one."""
-    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended and not rank.step.failure]
+    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended]
     return steps if steps and len(steps) >= max(len(ranks), ranks[0].world_size) else []
 
 
-def samples_of(steps: Sequence[StepFacts], times: int = 1) -> dict[str, np.ndarray]:
+def samples_of(steps: Sequence[StepFacts]) -> dict[str, np.ndarray]:
     """Return part -> seconds, [ranks, rounds], of the parts that every rank does by itself."""
-    found = {part: np.array([step.samples[part] for step in steps]) for part in OWN_PARTS if part in steps[0].samples}
-    # Steps that take too long for samples were timed all the same, once for all sets.
-    return found or {"compute": np.array([[step.seconds["forward and backward"]] * times for step in steps])}
+    return {part: np.array([step.samples[part] for step in steps]) for part in OWN_PARTS if part in steps[0].samples}
 
 
 def _nodes(report: ProbeReport, rows: _Rows) -> list[CheckResult]:
@@ -178,12 +162,11 @@ def _excess(node: NodeScore) -> str:
 
 def _jitter(ranking: Ranking, rows: _Rows) -> list[CheckResult]:
     """Tell what the ranks wait for whichever is late, and how much the time of an allreduce varies."""
-    series = [step.samples["allreduce"] for _, step in rows if "allreduce" in step.samples]
-    if not series or len(rows) == 1:
+    if len(rows) == 1:
         return []
     words = f"the ranks wait {_share(ranking.jitter_s, rows)} of a step for whichever is late"
     # The rank that arrives last waits for no other one, so its time is that of the transfer.
-    alone = [min(round_s) for round_s in zip(*series, strict=True)]
+    alone = [min(round_s) for round_s in zip(*(step.samples["allreduce"] for _, step in rows), strict=True)]
     ends = f"{_ms(statistics.median(alone))}, from {_ms(min(alone))} to {_ms(max(alone))}"
     return [CheckResult("OK", "jitter", f"{words}; all buckets alone {ends}, which tells nothing of single ranks")]
 

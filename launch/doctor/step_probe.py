@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from configs.errors import UserError
 from configs.load import resolve_path
 from configs.schema import Cluster, Recipe
 from data.forms.catalogue import form_of
 from data.input.batches import TrainingBatch, TrainingSource
 from data.input.synthetic import open_repeated
-from launch.doctor.facts import PartFailure, StepFacts
+from launch.doctor.facts import StepFacts
 from train.comm.communicator import Communicator
 from train.comm.links import time_links
 from train.dataset import PackedImages
@@ -27,30 +26,26 @@ from train.probe import ProbedRank, open_rank
 from train.rank.identity import Identity
 from train.step import reduce_once
 
-_FAILURES = (ImportError, OSError, RuntimeError, MemoryError, UserError)
-"""What a library or its driver raises. MXNet, DALI and Horovod raise RuntimeError."""
+_Actions = Mapping[str, Callable[[], object]]
 
 _ROUNDS, _ENOUGH_S = 3, 4.0
 """A part is timed three times, or less often once that has taken so many seconds."""
 
-_SAMPLES, _LEAST_SAMPLES, _SAMPLING_S = 12, 4, 20.0
-"""Samples of each part, the least that tell noise from differences, and the time for all of them. Where even the least
-take longer, there are none."""
+_SAMPLES, _SAMPLING_S = 12, 20.0
+"""Samples of each part, and the time for all of them."""
+_SHARED = 0.25
+"""Share of that time for what all ranks do together, by which no rank is judged."""
 _BLOCK_S, _MOST_REPEATS = 0.2, 50
 """A sample is the mean of steps that take so long together, because a thread may wake up some milliseconds late."""
 
 
-class _PartFailed(Exception):
-    """A part failed on this rank or on another one."""
-
-
 @dataclass
 class _Parts:
-    """Runs the parts of a step in the same order on every rank, and ends on all ranks when a part fails on one.
+    """Runs the parts of a step in the same order on every rank.
 
     Attributes:
         communicator: Connects the ranks.
-        on_part: Called before each part, so that the report of a rank that hangs says where.
+        on_part: Called before each part, so that the report of a rank that fails or hangs says where.
         facts: What is known so far.
     """
 
@@ -62,43 +57,27 @@ class _Parts:
         """Add to the facts."""
         self.facts = replace(self.facts, **facts)
 
-    def run(self, name: str, action: Callable[[], Any], *, rounds: int = 1) -> Any:
-        """Run a part, keep the median of its seconds, and return what its last round returned.
-
-        Raises:
-            _PartFailed: The part failed on some rank.
-        """
+    def begin(self, name: str) -> None:
+        """Tell that a part begins."""
         self.note(part=name)
         self.on_part(self.facts)
+
+    def run(self, name: str, action: Callable[[], Any], *, rounds: int = 1) -> Any:
+        """Run a part, keep the median of its seconds on this rank, and return what its last round returned."""
+        self.begin(name)
         times: list[float] = []
         spent_s, result = 0.0, None
         while len(times) < rounds and spent_s < _ENOUGH_S:
-            result, own_s, longest_s = self.once(name, action)
-            times.append(own_s)
-            spent_s += longest_s
+            begin = time.perf_counter()
+            result = action()
+            times.append(time.perf_counter() - begin)
+            spent_s += self.longest(times[-1])
         self.note(seconds={**self.facts.seconds, name: statistics.median(times)})
         return result
 
-    def once(self, name: str, action: Callable[[], Any]) -> tuple[Any, float, float]:
-        """Run an action on every rank and wait for all of them, so that they begin the next one together.
-
-        Returns:
-            What the action returned, its seconds on this rank, and its seconds on the slowest rank.
-
-        Raises:
-            _PartFailed: The action failed on some rank.
-        """
-        result, begin = None, time.perf_counter()
-        try:
-            result = action()
-        except _FAILURES as error:
-            self.note(failure=PartFailure(name, last_line(error)))
-        own_s = time.perf_counter() - begin
-        failed = self.facts.failure is not None
-        told = self.communicator.gather(f"doctor: {name}", 2 * int(1e6 * own_s) + failed)
-        if any(each % 2 for each in told):
-            raise _PartFailed
-        return result, own_s, max(told) / 2e6
+    def longest(self, seconds: float) -> float:
+        """Wait for all ranks, so that they begin together what follows; return the seconds of the slowest one."""
+        return max(self.communicator.gather(f"doctor: {self.facts.part}", int(1e6 * seconds))) / 1e6
 
 
 def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
@@ -123,19 +102,18 @@ def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
         accept_s: For an acceptance, the seconds for the samples; the way to other nodes is timed, too. If None, this is
             no acceptance.
     """
-    parts = _Parts(communicator, on_part, StepFacts(memory_before_bytes=_used_bytes(cluster, identity)))
-    with suppress(_PartFailed):
-        rank: ProbedRank = parts.run(
-            "network", lambda: open_rank(recipe, cluster, identity, connect=lambda *_: communicator)
-        )
-        source, batch = _real_batch(rank, parts) or (None, rank.random_batch())
-        step = _take(rank, parts, batch)
-        _sample(rank, parts, batch, source, step, times, accept_s=accept_s)
-        if accept_s is not None:
-            engine = rank.parts.engine
-            parts.note(links_s=parts.run("links", lambda: time_links(engine, communicator, cluster, identity)))
-        if source is not None:
-            source.close()
+    parts = _Parts(communicator, on_part)
+    rank: ProbedRank = parts.run(
+        "network", lambda: open_rank(recipe, cluster, identity, connect=lambda *_: communicator)
+    )
+    source, batch = _real_batch(rank, parts) or (None, rank.random_batch())
+    step = _take(rank, parts, batch)
+    _sample(rank, parts, batch, source, step, times=times, sampling_s=_SAMPLING_S if accept_s is None else accept_s)
+    if accept_s is not None:
+        engine = rank.parts.engine
+        parts.note(links_s=parts.run("links", lambda: time_links(engine, communicator, cluster, identity)))
+    if source is not None:
+        source.close()
     return replace(parts.facts, memory_bytes=_used_bytes(cluster, identity), has_ended=True)
 
 
@@ -179,16 +157,16 @@ def _sample(  # noqa: PLR0913 (each says another part of what is sampled)
     batch: TrainingBatch,
     source: TrainingSource | None,
     step: Callable[[], object],
-    times: int,
     *,
-    accept_s: float | None,
+    times: int,
+    sampling_s: float,
 ) -> None:
     """Take rounds of samples: in each, first every rank's own work, without the others, then the work of all together.
 
-    Further sets have own work only, by which nodes are judged.
+    What all do together is sampled less often where it takes long, and only in the first set: nodes are judged by their
+    own work, and ranks that share cores, as in a rehearsal, may compute fast and sum slowly.
     """
     engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
-    sampling_s = _SAMPLING_S if accept_s is None else accept_s
     images = engine.to_host(batch.images)
 
     def compute() -> None:
@@ -202,45 +180,41 @@ def _sample(  # noqa: PLR0913 (each says another part of what is sampled)
         reduce_once(engine, model.network, parts.communicator, model.buckets)
         parts.communicator.complete()
 
-    own: dict[str, Callable[[], object]] = {"compute": compute, "copy": lambda: engine.from_host(images)}
+    own = {"compute": compute, "copy": lambda: engine.from_host(images)}
     if source is not None:
         own["input"] = source.next_batch
-    shared: dict[str, Callable[[], object]] = {"allreduce": allreduce, "step": step}
-    parts.note(part="samples")
-    parts.on_part(parts.facts)
-    step_us = max(parts.communicator.gather("doctor: time of a step", int(1e6 * parts.facts.seconds["step"])))
-    if _LEAST_SAMPLES * 2e-6 * step_us > sampling_s:
-        if accept_s is None:
-            return
-        shared = {}  # Ranks that share cores, as in a rehearsal, may compute fast and sum slowly.
-    repeats, round_s = {}, 0.0
-    for name, action in (own | shared).items():
-        _, _, longest_s = parts.once(name, partial(_seconds, engine, {name: action}, {name: 1}))
-        repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s, 1e-6)))
-        round_s += repeats[name] * longest_s
-    rounds = min(int(_SAMPLES * sampling_s / _SAMPLING_S), int(sampling_s / round_s))
-    taken: dict[str, list[float]] = {name: [] for name in repeats}
-    for number in range(times * rounds if rounds >= _LEAST_SAMPLES else 0):
-        for actions in (own, shared)[: 2 if number < rounds else 1]:
-            samples, _, _ = parts.once("samples", partial(_seconds, engine, actions, repeats))
-            for name, value in samples.items():
+    shared = {"allreduce": allreduce, "step": step}
+    parts.begin("samples")
+    repeats, longest_s, taken = {}, {}, {}
+    for name, action in {**own, **shared}.items():
+        taken[name] = [_seconds(engine, action)]
+        longest_s[name] = parts.longest(taken[name][0])
+        repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s[name], 1e-6)))
+
+    def rounds_in(seconds: float, actions: _Actions) -> int:
+        return int(seconds / sum(repeats[name] * longest_s[name] for name in actions))
+
+    most = int(_SAMPLES * sampling_s / _SAMPLING_S)
+    together = min(most, rounds_in(_SHARED * sampling_s, shared))
+    alone = min(most, rounds_in((1 - _SHARED) * sampling_s, own))
+    for number in range(times * alone):
+        for actions in (own, shared) if number < together else (own,):
+            values = {name: _seconds(engine, action, repeats[name]) for name, action in actions.items()}
+            for name, value in values.items():
                 taken[name].append(value)
-    parts.note(samples={name: values for name, values in taken.items() if values})
+            parts.longest(sum(values.values()))
+    # The first values only told how long a sample is, unless there was no time for others.
+    parts.note(samples={name: values[1:] or values * times for name, values in taken.items()})
 
 
-def _seconds(
-    engine: Engine, actions: Mapping[str, Callable[[], object]], repeats: Mapping[str, int]
-) -> dict[str, float]:
-    """Return the mean seconds of each action over its repeats."""
-    seconds = {}
-    for name, action in actions.items():
-        spent_s = 0.0
-        for _ in range(repeats[name]):
-            begin = time.monotonic()
-            action()
-            spent_s += engine.finish() - begin
-        seconds[name] = spent_s / repeats[name]
-    return seconds
+def _seconds(engine: Engine, action: Callable[[], object], repeats: int = 1) -> float:
+    """Return the mean seconds of an action over its repeats."""
+    spent_s = 0.0
+    for _ in range(repeats):
+        begin = time.monotonic()
+        action()
+        spent_s += engine.finish() - begin
+    return spent_s / repeats
 
 
 def _real_batch(rank: ProbedRank, parts: _Parts) -> tuple[TrainingSource, TrainingBatch] | None:
@@ -270,11 +244,6 @@ def _used_bytes(cluster: Cluster, identity: Identity) -> int | None:
     with suppress(ValueError):
         return int(of_gpu(identity, "memory.used")) << 20
     return None
-
-
-def last_line(error: BaseException) -> str:
-    """Return what an error says; the message of one inside MXNet begins with a traceback, and its last line tells."""
-    return (str(error).strip().splitlines() or [repr(error)])[-1]
 
 
 def of_gpu(identity: Identity, query: str) -> str:

@@ -13,7 +13,7 @@ from configs.load import load_recipe
 from launch.accept.document import Check, Figures
 from launch.accept.judgement import Evidence, judge, judge_learning, nodes_of
 from launch.doctor.check_result import CheckResult, ExpectedRate
-from launch.doctor.facts import AloneFacts, PartFailure, RankFacts, StepFacts
+from launch.doctor.facts import AloneFacts, RankFacts, StepFacts
 from logs.folder import Summary
 
 RANKS, STEP_S = 64, 0.1
@@ -40,10 +40,10 @@ def _ranks(
         RankFacts(
             rank, 0, count, f"node{rank}", (0,), model="A100", gpu=f"GPU-{rank}",
             step=StepFacts(
-                seconds={"step": 0.12, "forward and backward": STEP_S}, images=64 * count, has_ended=True,
+                images=64 * count, has_ended=True,
                 buckets_s=(0.004, 0.002), buckets_bytes=(64_000_000, 32_000_000),
                 links_s=samples["link"][rank].tolist(),
-                samples={part: series[rank].tolist() for part, series in samples.items() if part != "link"},
+                samples={"step": [0.12]} | {part: samples[part][rank].tolist() for part in SECONDS if part != "link"},
             ),
             **facts,
         )
@@ -260,9 +260,8 @@ def test_a_failed_check_of_the_doctor_fails_its_nodes_and_a_warning_does_not() -
 
 
 def test_of_steps_that_failed_on_a_rank_no_figure_is_judged() -> None:
-    failed = PartFailure("warm-up", "out of memory")
-    steps = [StepFacts("warm-up", {"network": 1.0}, failure=each, has_ended=True) for each in (failed, None)]
-    ranks = [RankFacts(rank, rank, 2, "a", (0,), step=step) for rank, step in enumerate(steps)]
+    step = StepFacts("warm-up", {"network": 1.0})
+    ranks = [RankFacts(rank, rank, 2, "a", (0,), step=step, failure=each) for rank, each in enumerate(("OOM", None))]
     checks, figures = judge(Evidence([CheckResult("FAIL", "step", "rank 0: out of memory", "", ("a",))], ranks))
     assert [(check.topic, check.host, check.verdict) for check in checks] == [("step", "a", "failed")]
     assert figures == Figures()

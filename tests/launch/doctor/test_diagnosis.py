@@ -22,7 +22,7 @@ _GPU = {"name": "A100", "driver_version": "535.104", "memory.total": "81251 MiB"
 _FOLDER = {"folder": "/tmp", "free_bytes": 1e9, "is_writable": True, "free_inodes": 1000}
 CLUSTER = load_cluster("dgx-a100", ["cluster.ranks_per_node=2", "cluster.node.rank_cores=[]", "cluster.num_nodes=3"])
 PLAN = PlannedRun(
-    total_bytes=10 * 10**9, certain_bytes=9 * 10**9, available_bytes=None, pinned_bytes_per_node=20 * 10**9,
+    total_bytes=10 * 10**9, certain_bytes=9 * 10**9, pinned_bytes_per_node=20 * 10**9,
     parameters=25_557_032,
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ from launch.setup.layout import Kind
 from launch.start.local import Outcome
 from logs.nodes import NodeScore, read_nodes
 
-_SECONDS = dict.fromkeys(["forward", "forward and backward", "update", "evaluation", "warm-up", "step"], 0.01)
+_PARTS = ("forward", "forward and backward", "update", "evaluation", "warm-up", "step")
 
 
 @dataclass
@@ -56,10 +56,11 @@ class _Ranks:
             if len(self.hosts) > 1:
                 offsets, loaded = [0.0] * cluster.world_size, {ENGINES[cluster.engine.name].title: LibraryFacts(has={})}
                 facts = replace(facts, allreduce=reduced, clock_offsets_s=offsets, libraries=loaded)
-            times = {part: self.slow.get(host, 1.0) * value for part, value in _SECONDS.items()}
-            step = StepFacts("step", times, images=64, memory_bytes=7, has_ended=True) if "step" in words else None
+            taken_s = 0.01 * self.slow.get(host, 1.0)
+            samples = {part: [taken_s] for part in ("compute", "allreduce", "step")}
+            step = StepFacts("step", dict.fromkeys(_PARTS, taken_s), images=64, samples=samples, has_ended=True)
             own = replace(machine, runs=full if host in self.full else machine.runs) if local == 0 else None
-            write_facts(folder, replace(facts, machine=own, step=step))
+            write_facts(folder, replace(facts, machine=own, step=step if "step" in words else None))
         return self.outcome
 
 

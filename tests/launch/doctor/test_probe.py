@@ -5,6 +5,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count, cycle
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from configs.load import dump, load_both, load_cluster
+from configs.errors import UserError
+from configs.load import dump, load_both
 from configs.registry import ENGINES, installed_engine
 from launch.doctor import probe, step_probe
-from launch.doctor.facts import PartFailure, StepFacts
-from launch.doctor.step_probe import probe_step
+from launch.doctor.facts import StepFacts
+from launch.doctor.step_probe import of_gpu, probe_step
 from tests.engines import ALONE
 from tests.launch.stand_in import write_program
 from train.comm.communicator import SingleProcess
@@ -134,12 +136,11 @@ def test_the_first_allreduce_does_not_count_and_one_wrong_element_of_one_sum_is_
 @pytest.mark.parametrize(
     ("error", "failure", "is_second_hand"),
     [
-        (RuntimeError(), "RuntimeError()", False),
-        (OSError("a\nb \n"), "b", False),
-        (RuntimeError("Traceback\n  of many lines\nConnection reset by peer\n"), "Connection reset by peer", True),
+        (OSError("a\nb \n"), "a b", False),
+        (RuntimeError("Traceback (of\n  many lines)\nConnection reset by peer\n"), "Connection reset by peer", True),
     ],
 )
-def test_a_rank_that_cannot_connect_tells_the_last_line_of_why(
+def test_a_rank_that_cannot_connect_tells_why_in_one_line(
     error: Exception, failure: str, is_second_hand: bool, run: Run
 ) -> None:
     def connect() -> None:
@@ -160,27 +161,28 @@ def test_a_library_that_is_missing_is_told_in_one_line(run: Run, monkeypatch: py
 
 
 class _Noting(SingleProcess):
-    """Notes the arrays of each reduction; ``others`` is what the other rank says of each part."""
+    """Notes the arrays of each reduction; ``missing`` is whether the other rank sees no data set, ``last`` a part."""
 
-    def __init__(self, **others: int) -> None:
+    def __init__(self, missing: int = 0, last: str = "") -> None:
         self.reduced: dict[str, list[list[Any]]] = {}
-        self.gathered: list[str] = []
-        self._others = {f"doctor: {name.replace('_', ' ')}": value for name, value in others.items()}
+        self._missing, self._last = missing, last
 
     def gather(self, name: str, value: int) -> list[int]:
-        self.gathered.append(name)
-        return [value, self._others.get(name, 0)]
+        if name == f"doctor: {self._last}":
+            raise RuntimeError(name)
+        return [value, self._missing if name == "doctor: data set" else 0]
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         self.reduced.setdefault(name, []).append(list(arrays))
 
 
-def _step(communicator: SingleProcess, *sets: str, place: str | None = None) -> tuple[StepFacts, list[str]]:
-    """Take the step of the digits; return its facts, and the parts in their order."""
+def _step(communicator: SingleProcess, *sets: str) -> list[StepFacts]:
+    """Take the step of the digits, to its end or to a failure; return its facts before each part and at the end."""
     recipe, cluster = load_both("digits", None, [*SETS, "cluster.communication.bucket_bytes=100000", *sets])
-    told: list[str] = []
-    where = load_cluster(place) if place else cluster
-    return probe_step(recipe, where, RANK, communicator, lambda facts: told.append(facts.part)), told
+    told: list[StepFacts] = []
+    with suppress(RuntimeError):
+        told.append(probe_step(recipe, cluster, RANK, communicator, told.append))
+    return told
 
 
 def test_a_part_is_timed_three_times_or_until_it_has_taken_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +195,8 @@ def test_a_part_is_timed_three_times_or_until_it_has_taken_four_seconds(monkeypa
 
         monkeypatch.setattr(step_probe, "time", SimpleNamespace(perf_counter=read, monotonic=time.monotonic))
         communicator = _Noting()
-        facts, _ = _step(communicator)
+        *_, facts = _step(communicator)
+        assert facts.has_ended
         counts = {len(each) for name, each in communicator.reduced.items() if name.startswith("reduction")}
         assert counts == {rounds}
         assert statistics.median([*facts.buckets_s]) == pytest.approx(median_s)
@@ -201,47 +204,36 @@ def test_a_part_is_timed_three_times_or_until_it_has_taken_four_seconds(monkeypa
 
 def test_images_are_random_where_a_rank_does_not_see_the_data_set(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
-    for files, others in (((), {}), (("train.rec",), {}), (("train.rec", "train.idx"), {"data_set": 1})):
+    for files, missing in (((), 0), (("train.rec",), 0), (("train.rec", "train.idx"), 1)):
         for name in files:
             (tmp_path / "digits" / name).touch()
-        facts, told = _step(_Noting(forward=1, **others), "data.source=digits", f"cluster.paths.data={tmp_path}")
-        assert facts.has_real_images is False
-        assert told == ["network", "warm-up", "forward"], "the other rank failed there"
-        assert (facts.failure, facts.has_ended) == (None, True)
+        told = _step(_Noting(missing, last="forward"), "data.source=digits", f"cluster.paths.data={tmp_path}")
+        assert told[-1].has_real_images is False
+        assert [facts.part for facts in told] == ["network", "warm-up", "forward"], "the last one says where it failed"
 
 
 @pytest.mark.parametrize(
-    ("visible", "gpu", "line", "used"),
-    [
-        ("4,7", "7", "echo 123", 123 << 20),
-        ("", "1", "echo 123", 123 << 20),
-        ("4", "1", "echo '[N/A]'", None),
-        ("4,7", "7", "exit 9", None),
-    ],
+    ("visible", "gpu", "line", "told"),
+    [("4,7", "7", "echo 123", "123"), ("", "1", "echo 123", "123"), ("4,7", "7", "exit 9", "")],
 )
-def test_the_memory_of_a_gpu_is_that_of_the_ranks_own(
-    visible: str, gpu: str, line: str, used: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_rank_asks_for_its_own_gpu(
+    visible: str, gpu: str, line: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_program(tmp_path / "nvidia-smi", f'echo "$1 $2" >{tmp_path}/asked\n{line}')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    facts, _ = _step(_Noting(network=1), place="a100-node")
-    assert facts.memory_bytes == facts.memory_before_bytes == used
+    assert of_gpu(RANK, "memory.used") == told
     assert (tmp_path / "asked").read_text(encoding="utf-8") == f"-i {gpu}\n"
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [(RuntimeError("Traceback\n  lines\nno memory\n"), "no memory"), (MemoryError(), "MemoryError()")],
-)
-def test_a_part_that_fails_is_named_and_ends_the_step(
-    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [RuntimeError("no memory"), MemoryError(), UserError("no memory")])
+def test_a_part_that_fails_is_named_and_ends_the_rank(
+    error: Exception, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **_others: object) -> None:
         raise error
 
     monkeypatch.setattr(step_probe, "open_rank", fail)
-    facts, told = _step(communicator := _Noting())
-    assert (told, facts.seconds) == (["network"], {})
-    assert communicator.gathered == ["doctor: network"], "the other ranks learn of it, and do not wait"
-    assert facts.failure == PartFailure("network", words)
+    status, facts = run(SingleProcess, "step")
+    assert (status, facts["failure"], facts["is_second_hand"]) == (1, str(error) or "MemoryError()", False)
+    assert (facts["step"]["part"], facts["step"]["has_ended"]) == ("network", False)
