@@ -19,10 +19,11 @@ from configs.plan import plan_run
 from configs.programs import Program, command_of
 from configs.schema import Cluster, Recipe
 from launch.accept.__main__ import Options
-from launch.accept.document import FORMAT, Acceptance, Check, Figures, in_words
+from launch.accept.document import FORMAT, Acceptance, Check, Figures
 from launch.accept.judgement import Evidence, judge, judge_learning, nodes_of
 from launch.accept.settings import load_settings, require_minutes
 from launch.doctor.__main__ import Options as Examined
+from launch.doctor.check_result import in_words
 from launch.doctor.diagnosis import expected_bytes_per_s
 from launch.doctor.examination import examine, for_ranks, named_hosts, reachable_part, train_ranks_alone
 from launch.doctor.facts import RankFacts
@@ -124,7 +125,7 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evide
         examined.results,
         examined.ranks,
         # Ranks that sleep, some times faster than the described ones, have no rate to compare.
-        forecast=examined.forecast if cluster.rehearsal is None else None,
+        forecast=examined.forecast if cluster.rehearsal is None else (),
         predicted_buckets_s=_predicted_allreduces_s(examined.cluster, steps[0].buckets_bytes) if steps else (),
         link_bytes_per_s=expected_bytes_per_s(examined.cluster),
     )

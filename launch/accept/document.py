@@ -18,37 +18,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from configs.arguments import counted, printable
+from launch.doctor.check_result import Expected, in_words
 from logs.energy import RunEnergy
 
 FORMAT = 1
 
 Verdict = Literal["pass", "slow", "failed", "skipped"]
-Source = Literal["the other nodes", "the simulator", "the data sheet", "the cluster file", "the baseline"]
 
 _SEVERITY: Sequence[Verdict] = ("skipped", "pass", "slow", "failed")
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a figure is compared with.
-
-    Attributes:
-        by: Where the expectation comes from.
-        low: Least value that is as expected; None for any.
-        high: Largest such value; None for any.
-        decides: Whether the verdict follows. If not, nothing of the kind was ever measured.
-        note: Why there are no numbers, or what they are.
-    """
-
-    by: Source
-    low: float | None = None
-    high: float | None = None
-    decides: bool = True
-    note: str = ""
-
-    def is_above(self, value: float) -> bool:
-        """Return whether a value is decidedly less than expected."""
-        return self.decides and self.low is not None and value < self.low
 
 
 @dataclass(frozen=True)
@@ -161,12 +138,3 @@ class Acceptance:
         sound = [node.host for node in self.nodes if node.verdict == "pass"]
         lines.append(f"{counted(len(sound), 'node')} of {len(self.nodes)} as expected")
         return "\n".join([*lines, self.words, ""])
-
-
-def in_words(expected: Expected, unit: str) -> str:
-    """Return an expectation in words."""
-    ends = [f"{end:.4g}" for end in (expected.low, expected.high) if end is not None]
-    form = "{} to {}" if len(ends) > 1 else "at least {}" if expected.low is not None else "at most {}"
-    said = f"{expected.by}: {form.format(*ends)} {unit}".rstrip() if ends else f"{expected.by}: no figure"
-    mark = "" if expected.decides or not ends else ", unproven: nothing of the kind was ever measured"
-    return said + (f" ({expected.note})" if expected.note else "") + mark

@@ -10,8 +10,8 @@ import numpy as np
 
 from configs.arguments import counted
 from configs.schema import Recipe
-from launch.accept.document import Check, Expected, Figures, Node, Verdict, worst
-from launch.doctor.check_result import CheckResult, ExpectedRate
+from launch.accept.document import Check, Figures, Node, Verdict, worst
+from launch.doctor.check_result import CheckResult, Expected, rate_in_words
 from launch.doctor.facts import RankFacts, StepFacts
 from launch.doctor.ranking import Excess, compare
 from launch.doctor.step_checks import samples_of, steps_of
@@ -48,7 +48,7 @@ class Evidence:
         doctor: Results of the doctor's checks.
         ranks: What the ranks report of machine and step, by rank.
         alone: What they report of their trainings alone, by rank; empty if they did not train.
-        forecast: The rate that the simulator expects; None if it was not asked.
+        forecast: What images/s are expected by the simulator and the data sheet; empty if nobody was asked.
         predicted_buckets_s: Time of each bucket's allreduce by the simulator; empty if nobody knows.
         link_bytes_per_s: Of the cluster file, of one rank; None if the file does not say.
         others: The check of the short run of all ranks, and one for each topic that was not tried.
@@ -59,7 +59,7 @@ class Evidence:
     doctor: Sequence[CheckResult]
     ranks: Sequence[RankFacts]
     alone: Sequence[RankFacts] = ()
-    forecast: ExpectedRate | None = None
+    forecast: Sequence[Expected] = ()
     predicted_buckets_s: Sequence[float] = ()
     link_bytes_per_s: float | None = None
     others: Sequence[Check] = ()
@@ -201,17 +201,9 @@ def _pace(steps: Sequence[StepFacts]) -> Figures:
 
 def _rates(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check]:
     """Yield the check of the rate of all ranks: beside the simulator and the baseline."""
-    rate, forecast, baseline = _pace(steps).images_per_s, evidence.forecast, evidence.baseline
+    rate, expected, baseline = _pace(steps).images_per_s, [*evidence.forecast], evidence.baseline
     if rate is None:
         return
-    expected = []
-    if forecast is not None and forecast.problem:
-        expected.append(Expected("the simulator", note=forecast.problem))
-    elif forecast is not None:
-        expected.append(Expected("the simulator", forecast.low, forecast.high, decides=forecast.is_measured))
-    if forecast is not None and forecast.at_peak:
-        share = f"of which it is {100 * rate / forecast.at_peak:.3g} %: all multiply-adds at peak FLOP/s"
-        expected.append(Expected("the data sheet", high=forecast.at_peak, note=share))
     if baseline is not None and baseline.images_per_s:
         before_s = steps[0].images / baseline.images_per_s
         before = [(before_s, before_s * baseline.step_spread)]
@@ -219,7 +211,7 @@ def _rates(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check]:
         (drift,) = compare(samples, floor=1 / _BASELINE_RATE - 1, comparisons=1 + len(FLOORS), before=before)
         expected.append(Expected("the baseline", low=baseline.images_per_s / (1 + drift.limit)))
     is_low = any(each.is_above(rate) for each in expected)
-    words = f"{rate:,.1f} images/s on {counted(len(evidence.ranks), 'rank')}"
+    words = f"{rate_in_words(rate, expected)} on {counted(len(evidence.ranks), 'rank')}"
     words += "; see the parts of the nodes, the allreduce, and whether all nodes are slow alike" if is_low else ""
     yield Check("rate", "", "slow" if is_low else "pass", words, rate, "images/s", tuple(expected))
 

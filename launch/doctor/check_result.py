@@ -6,9 +6,10 @@ from typing import Literal
 
 from configs.schema import Cluster
 from launch.doctor.facts import MachineFacts, RankFacts
-from launch.setup.layout import Variant
+from launch.setup.layout import Kind
 
 Level = Literal["OK", "WARN", "FAIL"]
+Source = Literal["the other nodes", "the simulator", "the data sheet", "the cluster file", "the baseline"]
 
 _SHOWN_HOSTS = 3
 
@@ -60,20 +61,42 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class ExpectedRate:
-    """The simulator's forecast of the images a second, with the ends of its interval, or why there is none.
+class Expected:
+    """What a figure is compared with.
 
-    ``is_measured`` tells whether anything of the kind, this machine or another one with its chip, was ever measured;
-    ``at_peak`` is the rate at which all multiply-adds of a step take the peak FLOP/s of the GPUs' data sheet, None on
-    CPUs.
+    Attributes:
+        by: Where the expectation comes from.
+        low: Least value that is as expected; None for any.
+        high: Largest such value; None for any.
+        decides: Whether the verdict follows. If not, nothing of the kind was ever measured.
+        note: Why there are no numbers, or what they are.
     """
 
-    images_per_s: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
-    problem: str = ""
-    is_measured: bool = True
-    at_peak: float | None = None
+    by: Source
+    low: float | None = None
+    high: float | None = None
+    decides: bool = True
+    note: str = ""
+
+    def is_above(self, value: float) -> bool:
+        """Return whether a value is decidedly less than expected."""
+        return self.decides and self.low is not None and value < self.low
+
+
+def in_words(expected: Expected, unit: str) -> str:
+    """Return an expectation in words."""
+    ends = [f"{end:.4g}" for end in (expected.low, expected.high) if end is not None]
+    form = "{} to {}" if len(ends) > 1 else "at least {}" if expected.low is not None else "at most {}"
+    said = f"{expected.by}: {form.format(*ends)} {unit}".rstrip() if ends else f"{expected.by}: no figure"
+    mark = "" if expected.decides or not ends else ", unproven: nothing of the kind was ever measured"
+    return said + (f" ({expected.note})" if expected.note else "") + mark
+
+
+def rate_in_words(images_per_s: float, expected: Sequence[Expected]) -> str:
+    """Return the rate of all ranks, with its share of what the GPUs' data sheet allows."""
+    limits = [each.high for each in expected if each.by == "the data sheet" and each.high]
+    shares = (f", {100 * images_per_s / limit:.3g} % of what the data sheet allows" for limit in limits)
+    return f"{images_per_s:,.1f} images/s" + "".join(shares)
 
 
 @dataclass(frozen=True)
@@ -85,9 +108,8 @@ class ProbeReport:
         ranks: The facts of each rank that reported.
         plan: The recipe's plan. If None, the user named no recipe.
         is_packed_on_demand: Whether the program itself packs the recipe's data set if it is missing.
-        forecast: For the ranks that were started. If None, no step was asked for.
-        base: The interpreter that has the site's own MXNet, see `launch.setup.layout.Kind`.
-        variant: What the environment computes on.
+        forecast: What images/s are expected of the ranks that were started; empty if no step was asked for.
+        kind: What the environment is for; None if set-up did not make it.
         hosts: The hosts that the user listed; empty if the launcher found them.
         times: Sets of samples that the ranks took; the first one is judged.
     """
@@ -96,9 +118,8 @@ class ProbeReport:
     ranks: Sequence[RankFacts]
     plan: PlannedRun | None
     is_packed_on_demand: bool
-    forecast: ExpectedRate | None = None
-    base: str = ""
-    variant: Variant = "gpu"
+    forecast: Sequence[Expected] = ()
+    kind: Kind | None = None
     hosts: Sequence[str] = ()
     times: int = 1
 

@@ -14,7 +14,7 @@ from launch.doctor.check_result import CheckResult, Level, ProbeReport, culprits
 from launch.doctor.facts import MachineFacts, RankFacts
 from launch.doctor.step_checks import check_step
 from launch.setup.gpu import NEEDS, Gpu, capability_of, driver_number
-from launch.setup.layout import Variant
+from launch.setup.layout import Kind
 from train.plan.memory import LIBRARY_BYTES, PROCESS_BYTES
 
 _DECISIVE = (
@@ -188,13 +188,7 @@ def _drivers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Che
     wanted = report.cluster.ranks_per_node
     if shortage := gpu_shortage(len(gpus or ()), wanted):
         return CheckResult("FAIL", "driver", *shortage)
-    if report.base:
-        words = (
-            f"{gpus[0]['driver_version']}, {len(gpus)} {gpus[0]['name']}; not compared with the MXNet of {report.base}"
-        )
-        found = CheckResult("OK", "driver", words)
-    else:
-        found = _first_gpu(gpus, report.cluster.engine.name, report.variant)
+    found = _first_gpu(gpus, report.cluster.engine.name, report.kind)
     if found.level != "FAIL" and any(gpu.get("mig.mode.current") == "Enabled" for gpu in gpus):
         level: Level = "FAIL" if wanted > 1 else "WARN"
         words = f"{found.words}; MIG is on, so that a rank sees one part of one GPU"
@@ -202,12 +196,14 @@ def _drivers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Che
     return found
 
 
-def _first_gpu(gpus: Sequence[Mapping[str, str]], engine: str, variant: Variant) -> CheckResult:
+def _first_gpu(gpus: Sequence[Mapping[str, str]], engine: str, kind: Kind | None) -> CheckResult:
     """Check the driver and the model of the first GPU; the other GPUs of a machine are alike."""
     choices = NEEDS[engine]
-    needs = choices.get(variant, choices["gpu"])
+    needs = choices.get(kind.variant if kind else "gpu", choices["gpu"])
     name, version = gpus[0]["name"], gpus[0]["driver_version"]
     words, number, capability = f"{version}, {len(gpus)} {name}", driver_number(version), capability_of(name)
+    if kind and kind.base:
+        return CheckResult("OK", "driver", f"{words}; not compared with the libraries of {kind.base}")
     if not needs.run_on(version):
         others = [f"{each.command} --{other}" for other, each in choices.items() if each.run_on(version)]
         remedy = ", or run ".join([f"update the driver to {needs.update}", *others])

@@ -22,7 +22,7 @@ from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, ENGINES
 from configs.schema import Cluster, Recipe
 from launch.doctor.__main__ import Options
-from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
+from launch.doctor.check_result import CheckResult, Expected, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
 from launch.doctor.step_checks import rankings_of
@@ -54,7 +54,7 @@ class Examination:
         cluster: The cluster of the run.
         results: One or more for each check; none if a signal stopped the ranks.
         ranks: What each rank reported, by rank.
-        forecast: The rate that the simulator expects of the ranks that were started; None without a step.
+        forecast: What images/s are expected of the ranks that were started; empty without a step.
         checks: For each set of samples, the scores of the nodes, slowest first; none without a step.
         stopped_by: The signal that stopped the ranks. If None, no signal did.
     """
@@ -64,7 +64,7 @@ class Examination:
     ranks: Sequence[RankFacts]
     stopped_by: int | None
     checks: Sequence[Sequence[NodeScore]] = ()
-    forecast: ExpectedRate | None = None
+    forecast: Sequence[Expected] = ()
 
     @property
     def has_failed(self) -> bool:
@@ -120,12 +120,9 @@ def examine(options: Options) -> Examination:
     ranks, stopped_by = _probe(probed, reachable, named, accept_s=options.accept_s, **wanted)
     if stopped_by:
         return Examination(cluster, [], ranks, stopped_by)
-    forecast = _expected_rate(probed, reachable) if options.step else None
-    report = ProbeReport(
-        reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast, hosts=named, times=options.times
-    )
-    if kind := State().kind:
-        report = replace(report, base=kind.base, variant=kind.variant)
+    forecast = _expected_rate(probed, reachable) if options.step else []
+    is_built_in = recipe.data.source in BUILT_IN_SOURCES
+    report = ProbeReport(reachable, ranks, plan, is_built_in, forecast, State().kind, named, options.times)
     own = [_set_up(cluster), _scope(examined, reachable)]
     if cluster.container.runtime != "none":
         words = f"the ranks checked the host, not the image {cluster.container.image}"
@@ -250,16 +247,20 @@ def for_ranks(recipe: Recipe, plan: RunPlan, world_size: int) -> Recipe:
     return recipe.model_copy(update={"batch": recipe.batch.model_copy(update=update)})
 
 
-def _expected_rate(recipe: Recipe, cluster: Cluster) -> ExpectedRate:
+def _expected_rate(recipe: Recipe, cluster: Cluster) -> list[Expected]:
+    """Return what images/s are expected: by the simulator, and of GPUs by their data sheet."""
     try:
         forecast = predict(recipe, cluster)
     except UserError as error:
-        return ExpectedRate(problem=str(error))
+        return [Expected("the simulator", note=str(error))]
     is_measured = forecast.interval.basis != "unseen" and not forecast.is_unmeasured
-    machine, macs = forecast.scenario.machine, network_of(recipe.model).macs
-    # Backward multiplies for the inputs and for the weights, too.
-    at_peak = machine.ranks * machine.peak / (2 * 3 * macs) if cluster.device == "gpu" else None
-    return ExpectedRate(forecast.images_per_s, *forecast.rate_bounds, is_measured=is_measured, at_peak=at_peak)
+    found = [Expected("the simulator", *forecast.rate_bounds, decides=is_measured)]
+    if cluster.device == "gpu":
+        machine, macs = forecast.scenario.machine, network_of(recipe.model).macs
+        # Backward multiplies for the inputs and for the weights, too.
+        at_peak = machine.ranks * machine.peak / (2 * 3 * macs)
+        found.append(Expected("the data sheet", high=at_peak, note="all multiply-adds at peak FLOP/s"))
+    return found
 
 
 def _set_up(cluster: Cluster) -> CheckResult:

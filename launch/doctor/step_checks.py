@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from configs.arguments import counted
-from launch.doctor.check_result import CheckResult, ExpectedRate, Level, ProbeReport, culprits_of
+from launch.doctor.check_result import CheckResult, ProbeReport, culprits_of, in_words, rate_in_words
 from launch.doctor.facts import RankFacts, StepFacts
 from launch.doctor.ranking import OWN_PARTS, Ranking, rank_nodes
 from logs.nodes import NodeScore
@@ -76,7 +76,7 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
     if report.cluster.rehearsal is not None:
         return results  # The memory and the rate are not those of the described machine.
     results.append(_memory(report, rows))
-    return [*results, *([_forecast(report, report.forecast, rows)] if report.forecast is not None else [])]
+    return [*results, *([_forecast(report, rows)] if report.forecast else [])]
 
 
 def _times(rows: _Rows) -> CheckResult:
@@ -189,20 +189,17 @@ def _memory(report: ProbeReport, rows: _Rows) -> CheckResult:
     return CheckResult("OK", "step memory", words)
 
 
-def _forecast(report: ProbeReport, forecast: ExpectedRate, rows: _Rows) -> CheckResult:
+def _forecast(report: ProbeReport, rows: _Rows) -> CheckResult:
     """Compare the rate with the simulator's."""
-    if forecast.problem:
-        return CheckResult("WARN", "forecast", f"not compared: {forecast.problem}", "")
+    expected = report.forecast
     rate = rows[0][1].images / max(step.seconds["step"] for _, step in rows)
-    low, high = forecast.low, forecast.high
-    level: Level = "OK" if rate >= low else "WARN"
-    words = f"{rate:,.1f} images/s, the simulator expects {forecast.images_per_s:,.1f} ({low:,.1f} to {high:,.1f})"
-    if forecast.at_peak:
-        words += f"; {100 * rate / forecast.at_peak:.3g} % of the GPUs' peak FLOP/s"
-    if rate > high and report.cluster.device == "cpu":
+    words = "; ".join([rate_in_words(rate, expected), *(in_words(each, "images/s") for each in expected)])
+    if report.cluster.device == "cpu" and any(each.high and rate > each.high for each in expected):
         words += "; its figures for this machine are too low: ./run.sh simulate --calibrate-here measures them again"
-    remedy = "compare the parts above with ./run.sh simulate RECIPE --cluster C --json" if level == "WARN" else ""
-    return CheckResult(level, "forecast", words, remedy)
+    if any(each.is_above(rate) for each in expected):
+        remedy = "compare the parts above with ./run.sh simulate RECIPE --cluster C --json"
+        return CheckResult("WARN", "forecast", words, remedy)
+    return CheckResult("OK" if any(each.low for each in expected) else "WARN", "forecast", words)
 
 
 def _ms(seconds: float) -> str:

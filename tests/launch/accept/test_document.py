@@ -3,8 +3,9 @@
 from xml.etree import ElementTree
 
 from configs.load import ROOT
-from launch.accept.document import Acceptance, Check, Expected, Figures, in_words
+from launch.accept.document import Acceptance, Check, Figures
 from launch.accept.judgement import nodes_of
+from launch.doctor.check_result import Expected, in_words
 from launch.doctor.facts import RankFacts
 from logs.energy import RunEnergy
 from logs.show.page import render_template

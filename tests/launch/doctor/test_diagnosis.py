@@ -13,6 +13,7 @@ from configs.schema import Cluster
 from launch.doctor.check_result import CheckResult, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts
+from launch.setup.layout import Kind
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -276,12 +277,12 @@ def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -
 def test_a_driver_is_compared_with_the_needs_of_the_environment() -> None:
     ranks = _sound()
     _gpus(_ALL, **_H100)(ranks)
-    (own,) = _on("driver", ranks, base="/usr/bin/python3")
+    (own,) = _on("driver", ranks, kind=Kind(("mxnet",), "gpu", "/usr/bin/python3"))
     assert own.startswith("OK    driver: 535.104, 2 NVIDIA H100 80GB HBM3; not compared"), "a site's own MXNet"
     for rank in ranks:
         rank["libraries"]["PyTorch"] = rank["libraries"].pop("MXNet")
     cluster = CLUSTER.model_copy(update={"engine": CLUSTER.engine.model_copy(update={"name": "torch"})})
-    assert [line[:4] for line in _on("driver", ranks, cluster, variant="cuda12")] == ["OK  "]
+    assert [line[:4] for line in _on("driver", ranks, cluster, kind=Kind(("torch",), "cuda12"))] == ["OK  "]
     (found,) = _on("driver", ranks, cluster)
     assert "too old for CUDA 13; update the driver to R580 or later, or run ./run.sh setup --engine torch" in found
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from configs.load import load_cluster
-from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
+from launch.doctor.check_result import CheckResult, Expected, PlannedRun, ProbeReport
 from launch.doctor.step_checks import check_step
 from tests.launch.doctor.test_diagnosis import reports
 
 CLUSTER = load_cluster("abci-v100", ["cluster.num_nodes=2", "cluster.ranks_per_node=2"])
 PLAN = PlannedRun(total_bytes=7 * 10**9, certain_bytes=0, pinned_bytes_per_node=0, parameters=0)
-FORECAST = ExpectedRate(images_per_s=3000.0, low=2400.0, high=3600.0)
+FORECAST = Expected("the simulator", 2400.0, 3600.0)
 SECONDS = {
     "network": 2.0, "first batch": 0.4, "warm-up": 3.0, "forward": 0.012, "forward and backward": 0.037,
     "update": 0.001, "evaluation": 0.006, "step": 0.05,
@@ -30,10 +30,10 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _check(
-    rows: list[dict[str, Any]], device: str = "gpu", plan: PlannedRun | None = PLAN, forecast: ExpectedRate = FORECAST
+    rows: list[dict[str, Any]], device: str = "gpu", plan: PlannedRun | None = PLAN, forecast: Expected = FORECAST
 ) -> dict[str, CheckResult]:
     cluster = CLUSTER.model_copy(update={"device": device})
-    report = ProbeReport(cluster, reports(rows), plan, is_packed_on_demand=False, forecast=forecast)
+    report = ProbeReport(cluster, reports(rows), plan, is_packed_on_demand=False, forecast=[forecast])
     return {result.topic: result for result in check_step(report)}
 
 
@@ -45,7 +45,7 @@ def test_a_sound_step_is_told_by_its_parts() -> None:
         "evaluation batch 6 ms; first batch 400 ms; warm-up 3 s"
     )
     assert results["step memory"].words == "6.90 GB in use by rank 0 on node0, planned 7.00 GB"
-    assert results["forecast"].words == "3,360.0 images/s, the simulator expects 3,000.0 (2,400.0 to 3,600.0)"
+    assert results["forecast"].words == "3,360.0 images/s; the simulator: 2400 to 3600 images/s"
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_what_cannot_be_compared_is_told() -> None:
     rows = _rows()
     for row in rows:
         row["step"]["memory_bytes"] = None
-    told = _check(rows, forecast=ExpectedRate(problem="no such GPU"))
+    told = _check(rows, forecast=Expected("the simulator", note="no such GPU"))
     assert str(told["step memory"]).startswith("WARN  step memory: not measured")
-    assert str(told["forecast"]) == "WARN  forecast: not compared: no such GPU"
+    assert (told["forecast"].level, "no such GPU" in told["forecast"].words) == ("WARN", True)
     for row in rows:
         row["step"] = None
     assert _check(rows) == {}
@@ -144,7 +144,7 @@ def test_the_slowest_rank_sets_the_rate() -> None:
     rows[3]["step"]["seconds"] = {**SECONDS, "step": 0.1}
     results = _check(rows)
     assert results["step"].words.startswith("100 ms, 1,680.0 images/s")
-    assert str(results["forecast"]).startswith("WARN  forecast: 1,680.0 images/s, the simulator expects 3,000.0 (2,400")
+    assert str(results["forecast"]).startswith("WARN  forecast: 1,680.0 images/s; the simulator: 2400")
 
 
 @pytest.mark.parametrize(
