@@ -238,7 +238,7 @@ def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> C
     for name in libraries.keys() - {title, "DALI"}:
         found |= features[name]
         if not features[name][backend]:
-            remedy = "./run.sh setup on a machine that has mpicxx, or with --gpu for NCCL"
+            remedy = "rm -r .venv and ./run.sh setup where mpicxx can compile, or with --gpu for NCCL"
             return CheckResult("FAIL", "libraries", f"{name} was built without {backend}", remedy)
     built_with = ", ".join(key for key, value in found.items() if value and key != "gpus")
     return CheckResult("OK", "libraries", f"{', '.join(libraries)} load; with {built_with}")

@@ -273,8 +273,7 @@ def _set_up(cluster: Cluster) -> CheckResult:
         return CheckResult("FAIL", "set-up", *problem)
     if state.kind is None:
         return CheckResult("WARN", "set-up", f"{short_path(ROOT / '.venv')} was not made by set-up", "./run.sh setup")
-    stages = make_stages(state.kind, has_mpi=state.has_mpi, extras=())
-    pending = [stage.name for stage in stages if not state.is_done(stage.name, stage.digest)]
+    pending = [stage.name for stage in make_stages(state.kind) if not state.is_done(stage.name, stage.digest)]
     if pending:
         return CheckResult("WARN", "set-up", f"not done, or changed since: {', '.join(pending)}", "./run.sh setup")
     return CheckResult("OK", "set-up", f"complete, for {state.kind}")

@@ -15,7 +15,6 @@ from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import StageError, stopwatch
 from launch.setup.gpu import NEEDS, search_gpus
-from launch.setup.horovod import try_mpi
 from launch.setup.layout import (
     CURRENT,
     ENGINES,
@@ -135,40 +134,35 @@ def set_up(options: Options) -> int:
     """
     refuse_links()
     state = State()
-    remembered, wheels, has_mpi = _begun_kind(options, state), state.wheels, state.has_mpi
+    remembered, wheels = _begun_kind(options, state), state.wheels
     if options.wheels is not None:
         wheels = options.wheels and str(Path(options.start, options.wheels).absolute())
         check_folder(wheels)
-    if kind := remembered_kind(options, remembered):
-        stages, pending = _plan(kind, options.extra, has_mpi=has_mpi)
-        if not pending:
-            if options.quiet or not _can_add_mpi(state, stages):
-                if wheels != state.wheels:  # The environment may be another user's.
-                    state.wheels = wheels
-                    state.write()
-                if not options.quiet:
-                    sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
-                return 0
-            has_mpi = True
+    kind = remembered_kind(options, remembered)
+    if kind and not _plan(kind, options.extra)[1]:
+        if wheels != state.wheels:  # The environment may be another user's.
+            state.wheels = wheels
+            state.write()
+        if not options.quiet:
+            sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
+        return 0
     if is_used():
         return _leave_alone(options)
     if not os.access(ROOT, os.W_OK):
         raise cannot_write("permission denied")
     kind = choose_kind(options, remembered)
-    _, pending = _plan(kind, options.extra, has_mpi=has_mpi)
+    _, pending = _plan(kind, options.extra)
     names = [stage.name for stage in pending]
     if problems := find_problems(kind, ROOT, names, sum(stage.needed_bytes for stage in pending)):
         raise UserError("\n".join(problems))
     check_folder(wheels)
-    if "horovod" in names:
-        has_mpi = try_mpi()
     with only_one() as lock:
-        stages, pending = _plan(kind, options.extra, has_mpi=has_mpi)  # Another set-up may have ended meanwhile.
+        stages, pending = _plan(kind, options.extra)  # Another set-up may have ended meanwhile.
         if pending and is_used():  # by a run that began meanwhile
             return _leave_alone(options)
-        state = _begin(kind, wheels, stages, pending, has_mpi=has_mpi)
+        state = _begin(kind, wheels, stages, pending)
         names, checks_files = [stage.name for stage in pending], not options.without_hashes
-        _run(stages, state, Work(CURRENT, kind, has_mpi, lock, checks_files, names, wheels))
+        _run(stages, state, Work(CURRENT, kind, lock, checks_files, names, wheels))
     return 0
 
 
@@ -288,26 +282,20 @@ def runs_here(engine: Engine) -> bool:
     return sys.version_info[:2] <= NEWEST_PYTHON[engine] and platform.machine() in MACHINES[engine]
 
 
-def _plan(kind: Kind, extras: Collection[str], *, has_mpi: bool) -> tuple[list[Stage], list[Stage]]:
+def _plan(kind: Kind, extras: Collection[str]) -> tuple[list[Stage], list[Stage]]:
     """Return all stages of the environment, and those of them that are not done.
 
     Missing packages are added. For another Python, variant, main engine or place of the checkout, or if the interpreter
     no longer runs, every stage is done again, in a new environment.
     """
-    state, stages = State(), make_stages(kind, has_mpi=has_mpi, extras=extras)
+    state, stages = State(), make_stages(kind, extras)
     undone = {stage.name for stage in stages if not state.is_done(stage.name, stage.digest)}
     if stages[0].name in undone or find_fault():
         return stages, stages
     return stages, [stage for stage in stages if stage.name in undone]
 
 
-def _can_add_mpi(state: State, stages: Collection[Stage]) -> bool:
-    """Return whether the Horovod of a complete environment has no MPI, and could have it now."""
-    is_there = any(stage.name == "horovod" for stage in stages)
-    return is_there and not state.has_mpi and os.access(ROOT, os.W_OK) and try_mpi()
-
-
-def _begin(kind: Kind, wheels: str, stages: list[Stage], pending: list[Stage], *, has_mpi: bool) -> State:
+def _begin(kind: Kind, wheels: str, stages: list[Stage], pending: list[Stage]) -> State:
     """Return the record of the environment to work on; make room for a new one if every stage is to be done."""
     if pending == stages:
         if State().kind:
@@ -315,7 +303,7 @@ def _begin(kind: Kind, wheels: str, stages: list[Stage], pending: list[Stage], *
             sys.stderr.write(f"setup: {why}; making a new environment\n")
         set_aside()
     state = State()
-    state.kind, state.wheels, state.has_mpi = kind, wheels, has_mpi
+    state.kind, state.wheels = kind, wheels
     state.write()
     return state
 

@@ -18,22 +18,19 @@ from launch.setup.packages import remedy
 _MPI_PROGRAM = "#include <mpi.h>\nint main(int argc, char **argv) { return MPI_Init(&argc, &argv); }\n"
 
 
-def build_environment(
-    base: Mapping[str, str], environment: Environment, variant: Variant, *, has_mpi: bool
-) -> dict[str, str]:
+def build_environment(base: Mapping[str, str], environment: Environment, variant: Variant) -> dict[str, str]:
     """Return the variables for building Horovod. Without them Horovod links whatever its build finds.
 
     Args:
         base: The variables to start from.
         environment: The virtual environment for which Horovod is built.
         variant: gpu adds NCCL and CUDA.
-        has_mpi: Whether to build with MPI, for clusters.
     """
     kept = {name: value for name, value in base.items() if not name.startswith(("HOROVOD_WITH", "HOROVOD_GPU"))}
     flags = {
         "HOROVOD_WITH_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITH_MPI" if has_mpi else "HOROVOD_WITHOUT_MPI": "1",
+        "HOROVOD_WITH_MPI" if try_mpi() else "HOROVOD_WITHOUT_MPI": "1",
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_PYTORCH": "1",
         "HOROVOD_CMAKE": str(environment.folder / "bin" / "cmake"),
@@ -44,9 +41,9 @@ def build_environment(
     return {**kept, **flags, **(_gpu_flags(kept, environment) if variant == "gpu" else {})}
 
 
-def check_code(variant: Variant, *, has_mpi: bool) -> str:
+def check_code(variant: Variant) -> str:
     """Return a program that fails if Horovod for MXNet cannot be imported, or was built without what was wanted."""
-    wanted = ["gloo_built", *(["mpi_built"] if has_mpi else []), *(["nccl_built"] if variant == "gpu" else [])]
+    wanted = ["gloo_built", *(["mpi_built"] if try_mpi() else []), *(["nccl_built"] if variant == "gpu" else [])]
     return f"import horovod.mxnet as hvd; assert all([{', '.join(f'hvd.{name}()' for name in wanted)}]), {wanted}"
 
 
@@ -120,8 +117,8 @@ def try_mpi() -> bool:
     fault = _fault_of_mpicxx()
     if fault:
         sys.stderr.write(
-            f"setup: Horovod does without MPI, because no program can be compiled with it ({fault}); to start ranks by "
-            f"mpirun: {remedy('mpi')}, then ./run.sh setup\n"
+            f"\nsetup: Horovod does without MPI, because no program can be compiled with it ({fault}); to start ranks "
+            f"by mpirun: {remedy('mpi')}, then rm -r .venv and ./run.sh setup\n"
         )
     return not fault
 

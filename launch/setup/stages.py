@@ -33,8 +33,8 @@ _TORCH_GB: Mapping[Variant, tuple[int, int]] = {"cpu": (3, 9), "gpu": (3, 9), "c
 """Downloads of PyTorch's wheels, and the disk that they and the environment take while pip works (measured)."""
 
 
-def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[Stage]:
-    """Return the stages of an environment, with or without MPI, and with extras (`EXTRAS`)."""
+def make_stages(kind: Kind, extras: Collection[str] = ()) -> list[Stage]:
+    """Return the stages of an environment with extras (`EXTRAS`)."""
     if kind.base:
         return stages_over_base(kind, extras)
     (main, *added), lock = kind.engines, kind.lock
@@ -47,7 +47,7 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
     if main == "torch":
         wheels, last = [Stage("torch", torch, _pins(lock), disk_GB * GB, _install_torch)], []
     else:
-        wheels, last = _mxnet_stages(kind.variant), [_horovod_stage(kind.variant, has_mpi=has_mpi)]
+        wheels, last = _mxnet_stages(kind.variant), [_horovod_stage(kind.variant)]
     if added:  # PyTorch comes last beside MXNet, because its setuptools are too new for Horovod's build.
         last.append(Stage("torch", torch, _pins("torch"), disk_GB * GB, _add_torch))
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -70,11 +70,11 @@ def _mxnet_stages(variant: Variant) -> list[Stage]:
     ]
 
 
-def _horovod_stage(variant: Variant, *, has_mpi: bool) -> Stage:
-    parts = ["Gloo", *(["MPI"] if has_mpi else []), *(["NCCL"] if variant == "gpu" else [])]
+def _horovod_stage(variant: Variant) -> Stage:
+    parts = ["Gloo", *(["NCCL"] if variant == "gpu" else [])]
     mxnet = "mxnet-cu112" if variant == "gpu" else "mxnet"
     built_from = [HOROVOD, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
-    title = f"Horovod for MXNet with {', '.join(parts)}: compiled here now that MXNet is installed, about 3 minutes"
+    title = f"Horovod for MXNet with {', '.join(parts)}, and MPI where it is: compiled here, about 3 minutes"
     return Stage("horovod", title, digest(built_from), GB, _build_horovod)
 
 
@@ -159,7 +159,7 @@ def _begin_horovod(work: Work) -> None:
 
 
 def _horovod_variables(work: Work) -> Mapping[str, str]:
-    return build_environment(work.variables(), work.environment, work.kind.variant, has_mpi=work.has_mpi)
+    return build_environment(work.variables(), work.environment, work.kind.variant)
 
 
 def _build_horovod(work: Work) -> None:
@@ -171,8 +171,7 @@ def _build_horovod(work: Work) -> None:
     (wheel,) = folder.glob("horovod-*.whl")
     work.pip_install(["--no-index", "--no-deps", "--force-reinstall", wheel], "horovod")
     remove_folder(folder)
-    code = check_code(work.kind.variant, has_mpi=work.has_mpi)
-    work.run([environment.python, "-c", code], "horovod", _horovod_variables(work))
+    work.run([environment.python, "-c", check_code(work.kind.variant)], "horovod", _horovod_variables(work))
 
 
 def _install_torch(work: Work) -> None:

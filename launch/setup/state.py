@@ -29,8 +29,6 @@ class State:
 
     Attributes:
         kind: Engines and variant; None before the first set-up.
-        has_mpi: Whether Horovod is built with MPI. It stays true until Horovod is built again: a login node's module or
-            the image in which Horovod was compiled has ``mpicxx``, the machine of the run need not.
         wheels: The folder from which pip took every file; empty if it asked its indexes.
         stages: Name of a finished stage -> the digest of what the stage depended on.
     """
@@ -44,7 +42,6 @@ class State:
         self.kind: Kind | None = None
         if variant := content.get("variant"):  # Before there was a second engine, set-up wrote none.
             self.kind = Kind(tuple(content.get("engines", ["mxnet"])), variant, content.get("base", ""))
-        self.has_mpi: bool = content.get("has_mpi", False)
         self.wheels: str = content.get("wheels", "")
         self.stages: dict[str, str] = content.get("stages", {})
 
@@ -57,7 +54,7 @@ class State:
         assert self.kind is not None
         self._path.parent.mkdir(exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
-        content = {**asdict(self.kind), "has_mpi": self.has_mpi, "wheels": self.wheels, "stages": self.stages}
+        content = {**asdict(self.kind), "wheels": self.wheels, "stages": self.stages}
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
         temporary.replace(self._path)
 

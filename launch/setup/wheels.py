@@ -60,7 +60,7 @@ def download(kind: Kind, folder: Path, *, checks_files: bool) -> None:
         DOWNLOADING.folder.mkdir()
         python = "{}.{}".format(*sys.version_info)
         with stopwatch(f"files of the {kind} environment, for Python {python}, into {folder}"):
-            _fetch_all(Work(DOWNLOADING, kind, False, lock, checks_files), folder)
+            _fetch_all(Work(DOWNLOADING, kind, lock, checks_files), folder)
         remove_folder(DOWNLOADING.folder)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     words = " ".join(["--engine", kind.engines[0], f"--{kind.variant}"])

@@ -27,7 +27,6 @@ class Work:
     Attributes:
         environment: The environment that the stage changes.
         kind: What the environment is for.
-        has_mpi: Whether Horovod is built with MPI.
         lock: Descriptor of the set-up lock, which the stage's commands inherit.
         checks_files: Whether pip takes only files whose digests the lock file names.
         pending: Names of the stages that were not done when set-up began.
@@ -37,7 +36,6 @@ class Work:
 
     environment: Environment
     kind: Kind
-    has_mpi: bool
     lock: int
     checks_files: bool
     pending: Collection[str] = ()

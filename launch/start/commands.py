@@ -233,7 +233,8 @@ def require_mpi(cluster: Cluster) -> None:
     settings += ["cluster.communication.backend=gloo"] if backend == "mpi" else []
     raise UserError(
         f"launcher: {launcher} with communication.backend: {backend} needs a Horovod with MPI, and this one was built "
-        f"without; run ./run.sh setup where mpicxx can compile, or use {' '.join(f'--set {each}' for each in settings)}"
+        f"without; rm -r .venv and ./run.sh setup where mpicxx can compile, or use "
+        + " ".join(f"--set {each}" for each in settings)
     )
 
 

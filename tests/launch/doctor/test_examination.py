@@ -107,7 +107,7 @@ def test_ranks_that_a_signal_stops_are_not_judged(outcome: Outcome, doctor: Doct
 def test_an_environment_that_does_not_fit_is_told_with_its_remedy(
     kind: Kind | None, is_done: bool, place: str, told: str, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = SimpleNamespace(kind=kind, has_mpi=False, is_done=lambda *_: is_done)
+    state = SimpleNamespace(kind=kind, is_done=lambda *_: is_done)
     monkeypatch.setattr(examination, "State", lambda: state)
     _, printed = doctor(_Ranks(), "--json", "--cluster", place, "--set", "cluster.engine.name=mxnet")
     (found,) = _topic(json.loads(printed), "set-up")
@@ -207,7 +207,7 @@ def test_the_rate_of_gpus_is_told_as_a_share_of_their_data_sheet(doctor: Doctor)
 def test_a_site_s_own_mxnet_and_a_data_set_of_the_user_are_known_to_the_checks(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = SimpleNamespace(kind=Kind(("mxnet",), "gpu", "/opt/python"), has_mpi=False, is_done=lambda *_: True)
+    state = SimpleNamespace(kind=Kind(("mxnet",), "gpu", "/opt/python"), is_done=lambda *_: True)
     monkeypatch.setattr(examination, "State", lambda: state)
     judged: list[Any] = []
     monkeypatch.setattr(examination, "judge", lambda report: judged.__iadd__([report])[:0])

@@ -36,13 +36,13 @@ def make_venv(work):  # pip takes seconds to install
 def run_command(work):
     work.run(["bash", "-c", os.environ.get("COMMAND", "true")], "tools")
 
-def small_stages(kind, *, has_mpi, extras):
+def small_stages(kind, extras):
     def write_script(work):
         script = work.environment.folder / "bin" / "variant"
         lines = [f"#!{work.environment.python}", "import sys", f"print({kind.variant!r}, sys.prefix)", ""]
         script.write_text(chr(10).join(lines), encoding="utf-8")
         script.chmod(0o755)
-    venv = replace(make_stages(kind, has_mpi=has_mpi, extras=extras)[0], run=make_venv)
+    venv = replace(make_stages(kind, extras)[0], run=make_venv)
     script = Stage("script", "script", "1", 0, write_script)
     return [venv, script, Stage("tools", "tools", os.environ.get("TOOLS", "1"), 0, run_command)]
 

@@ -163,7 +163,7 @@ def test_an_environment_over_a_base_stays_one_until_another_is_asked_for(monkeyp
 
 
 def _digests(kind: Kind) -> dict[str, str]:
-    return {stage.name: stage.digest for stage in make_stages(kind, has_mpi=False, extras=["test"])}
+    return {stage.name: stage.digest for stage in make_stages(kind, ["test"])}
 
 
 def _changed(before: dict[str, str], now: dict[str, str]) -> set[str]:
@@ -222,7 +222,7 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
     code = (
         "from launch.setup.__main__ import Kind, make_stages as make; "
         "kinds = ('mxnet', 'gpu'), ('torch', 'gpu'), ('torch', 'cuda12'); "
-        "print(*(len(make(Kind((engine,), variant), has_mpi=True, extras=['test'])) for engine, variant in kinds))"
+        "print(*(len(make(Kind((engine,), variant), ['test'])) for engine, variant in kinds))"
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "6 4 4\n"), done.stderr

@@ -64,16 +64,11 @@ def test_an_environment_of_mxnet_is_made_after_failures_and_gets_an_extra_a_seco
         write_program(tmp_path / name / "mpicxx", f'exec g++ {options} "$@"')
         mpi[name] = f"{tmp_path / name}{os.pathsep}{os.environ['PATH']}"
     incomplete = mpi["runtime alone"]
-    _make_after_a_failure(checkout, incomplete)
-
-    # A complete MPI that comes later does not make Horovod again before a run, but when set-up is asked for.
     header = "inline int MPI_Init(int *, char ***) { return 0; }\n"
     (tmp_path / "complete" / "mpi.h").write_text(header, encoding="utf-8")
-    assert checkout.set_up("--quiet", PATH=mpi["complete"]).stderr == ""
-    done = checkout.set_up(PATH=mpi["complete"])
-    assert (done.returncode, _begun(done)) == (0, ["5/5"]), done.stderr
-    assert "HOROVOD_WITH_MPI" in _built_with(checkout)
-    # The machine of the run need not have what a login node has.
+    _make_after_a_failure(checkout, incomplete, mpi["complete"])
+
+    # The machine of the run need not have the MPI that a login node has.
     done = checkout.set_up("--engine", "torch", "--extra", "test", PATH=incomplete)
     assert (done.returncode, _begun(done)) == (0, ["5/7", "7/7"]), done.stderr
     assert _own(checkout) == COMMON | OF_MXNET | OF_TEST | {"mxnet==1.9.1", "torch==2.13.0+cpu", "sympy==1.13"}
@@ -88,8 +83,8 @@ def test_an_environment_of_mxnet_is_made_after_failures_and_gets_an_extra_a_seco
     assert not (checkout.tree / ".venv.download").exists()
 
 
-def _make_after_a_failure(checkout: ToyCheckout, incomplete: str) -> None:
-    """An attempt with a Horovod that does not compile comes first."""
+def _make_after_a_failure(checkout: ToyCheckout, incomplete: str, complete: str) -> None:
+    """An attempt with a Horovod that does not compile, and an MPI that does not, comes first."""
     leading = {"PIP_USER": "1", "PIP_TARGET": "/no/such", "PIP_ROOT": "/no/such", "VIRTUAL_ENV": "/no/such"}
     source = 'int main() { throw std::logic_error(""); }'
     done = checkout.set_up("--cpu", PATH=incomplete, TOY_SOURCE=source, **leading)
@@ -104,7 +99,7 @@ def _make_after_a_failure(checkout: ToyCheckout, incomplete: str) -> None:
     assert "tqdm is there: False" in log.read_text(encoding="utf-8"), "the build runs beside other installations"
     for name in ("half-1.dist-info", "~alf"):  # as a pip that is killed leaves them
         (checkout.site_packages / name).mkdir()
-    done = checkout.set_up("--cpu", PATH=incomplete, HOROVOD_WITHOUT_MXNET="1", HOROVOD_WITH_TENSORFLOW="1")
+    done = checkout.set_up("--cpu", PATH=complete, HOROVOD_WITHOUT_MXNET="1", HOROVOD_WITH_TENSORFLOW="1")
     assert (done.returncode, _begun(done)) == (0, ["5/5"]), done.stderr
     assert _own(checkout) == COMMON | OF_MXNET | {"mxnet==1.9.1"}
     assert not list(checkout.site_packages.glob("?al[f]*"))
@@ -112,7 +107,7 @@ def _make_after_a_failure(checkout: ToyCheckout, incomplete: str) -> None:
     assert not names & {"tmp", "build"}, "temporary files"
     made, environment = _built_with(checkout), f"{checkout.tree}/.venv/"
     assert {name for name in made if name.startswith("HOROVOD_WITH")} == {
-        "HOROVOD_WITH_MXNET", "HOROVOD_WITH_GLOO", "HOROVOD_WITHOUT_MPI", "HOROVOD_WITHOUT_TENSORFLOW",
+        "HOROVOD_WITH_MXNET", "HOROVOD_WITH_GLOO", "HOROVOD_WITH_MPI", "HOROVOD_WITHOUT_TENSORFLOW",
         "HOROVOD_WITHOUT_PYTORCH",
     }  # fmt: skip
     assert made["TMPDIR"].startswith(environment)
@@ -129,7 +124,7 @@ def test_horovods_flags_name_a_header_that_its_sources_forget(tmp_path: Path) ->
     (tmp_path / "forgets.cc").write_text(
         'void fail() { throw std::logic_error("GCC 12 finds it, 13 does not"); }\n', "utf-8"
     )
-    variables = build_environment(os.environ, Environment(tmp_path), "cpu", has_mpi=False)
+    variables = build_environment(os.environ, Environment(tmp_path), "cpu")
     for words in ([".", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"], ["--build", "."]):
         done = subprocess.run([cmake, *words], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -146,7 +141,8 @@ def test_horovod_for_gpus_is_built_with_nccl_of_the_wheels_and_the_named_toolkit
         file.parent.mkdir(parents=True)
         file.touch()
     given = {"LD_LIBRARY_PATH": "/site", "HOROVOD_GPU_BROADCAST": "MPI"}
-    made = build_environment(given, environment, "gpu", has_mpi=False)
+    monkeypatch.setattr("launch.setup.horovod.try_mpi", lambda: False)
+    made = build_environment(given, environment, "gpu")
     expected = {
         "HOROVOD_GPU": "CUDA", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": str(toolkit),
         "HOROVOD_NCCL_HOME": f"{tmp_path}/venv/nccl", "HOROVOD_NCCL_LINK": "SHARED", "HOROVOD_WITHOUT_MPI": "1",
