@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from configs.machine_limits import default_workers
+from launch.setup.child import explain
 from launch.setup.gpu import find_toolkit
 from launch.setup.layout import ROOT, Environment, Variant
 from launch.setup.packages import remedy
@@ -114,26 +115,15 @@ def try_mpi() -> bool:
     """
     if not shutil.which("mpicxx"):
         return False
-    fault = _fault_of_mpicxx()
-    if fault:
-        sys.stderr.write(
-            f"\nsetup: Horovod does without MPI, because no program can be compiled with it ({fault}); to start ranks "
-            f"by mpirun: {remedy('mpi')}, then rm -r .venv and ./run.sh setup\n"
-        )
-    return not fault
-
-
-def _fault_of_mpicxx() -> str:
-    """Compile and link a small program; return why that failed, in one line, or nothing."""
     # In this folder, like everything of set-up, because /tmp may be full.
     with tempfile.TemporaryDirectory(prefix=".venv.mpi-", dir=ROOT) as folder:
-        try:
-            done = subprocess.run(
-                ["mpicxx", "-x", "c++", "-", "-o", f"{folder}/program"], input=_MPI_PROGRAM, capture_output=True,
-                text=True, errors="replace", env={**os.environ, "TMPDIR": folder}, check=False,
-            )  # fmt: skip
-        except OSError as error:
-            return f"mpicxx: {error.strerror}"
-    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    first = next((line for line in lines if "error: " in line), next(iter(lines), f"exit status {done.returncode}"))
-    return first[:200] if done.returncode else ""
+        done = subprocess.run(
+            ["sh", "-c", 'mpicxx -x c++ - -o "$TMPDIR/program"'], input=_MPI_PROGRAM, capture_output=True, text=True,
+            errors="replace", env={**os.environ, "TMPDIR": folder}, check=False,
+        )  # fmt: skip
+    if done.returncode:
+        sys.stderr.write(
+            f"\nsetup: Horovod does without MPI, because no program can be compiled with it ({explain(done.stderr)}); "
+            f"to start ranks by mpirun: {remedy('mpi')}, then rm -r .venv and ./run.sh setup\n"
+        )
+    return not done.returncode
