@@ -1,8 +1,8 @@
 """The input of the doctor's checks, and the result of one check."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from configs.schema import Cluster
 from launch.doctor.facts import MachineFacts, RankFacts
@@ -37,27 +37,6 @@ class CheckResult:
         more = f" and {len(self.hosts) - _SHOWN_HOSTS} more" if len(self.hosts) > _SHOWN_HOSTS else ""
         where = f" ({', '.join(self.hosts[:_SHOWN_HOSTS])}{more})" if self.hosts else ""
         return f"{self.level:<4}  {self.topic}{where}: {self.words}" + (f"; {self.remedy}" if self.remedy else "")
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """What the checks need of the recipe's plan, see `train.plan.document`.
-
-    Attributes:
-        total_bytes: Memory of a rank.
-        certain_bytes: The part of it that follows from the recipe.
-        pinned_bytes_per_node: Page-locked memory of a host, for the JPEG decoders of its GPUs.
-        parameters: Number of the network's parameters.
-        slow_settings: Settings that make steps much longer, each with what to set instead.
-        total_steps: Steps of the run.
-    """
-
-    total_bytes: int
-    certain_bytes: int
-    pinned_bytes_per_node: int
-    parameters: int
-    slow_settings: Sequence[str] = ()
-    total_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +85,8 @@ class ProbeReport:
     Attributes:
         cluster: The part of the cluster that was probed.
         ranks: The facts of each rank that reported.
-        plan: The recipe's plan. If None, the user named no recipe.
+        plan: The recipe's plan with its memory, see `train.plan.document`; in a rehearsal the ranks need none. If None,
+            the user named no recipe.
         is_packed_on_demand: Whether the program itself packs the recipe's data set if it is missing.
         forecast: What images/s are expected of the ranks that were started; empty if no step was asked for.
         kind: What the environment is for; None if set-up did not make it.
@@ -116,7 +96,7 @@ class ProbeReport:
 
     cluster: Cluster
     ranks: Sequence[RankFacts]
-    plan: PlannedRun | None
+    plan: Mapping[str, Any] | None
     is_packed_on_demand: bool
     forecast: Sequence[Expected] = ()
     kind: Kind | None = None

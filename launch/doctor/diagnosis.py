@@ -11,9 +11,9 @@ from configs.machine_limits import gpu_shortage
 from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from configs.schema import Cluster
 from launch.doctor.check_result import CheckResult, Level, ProbeReport, culprits_of
-from launch.doctor.facts import MachineFacts, RankFacts
+from launch.doctor.facts import FolderFacts, MachineFacts, RankFacts
 from launch.doctor.step_checks import check_step
-from launch.setup.gpu import NEEDS, Gpu, capability_of, driver_number
+from launch.setup.gpu import NEEDS, Gpu, capability_of
 from launch.setup.layout import Kind
 from train.plan.memory import LIBRARY_BYTES, PROCESS_BYTES
 
@@ -52,7 +52,7 @@ def judge(report: ProbeReport) -> list[CheckResult]:
         results += _on_each_machine(report, _SOFTWARE_CHECKS)
         results += _versions(report)
         results += _on_each_machine(report, _HARDWARE_CHECKS)
-        slow_settings = report.plan.slow_settings if report.plan else ()
+        slow_settings = report.plan["slow_settings"] if report.plan else ()
         results += [CheckResult("WARN", "settings", words) for words in slow_settings]
         results += [_clocks(report), _allreduce(report), *check_step(report)]
     return results
@@ -201,7 +201,7 @@ def _first_gpu(gpus: Sequence[Mapping[str, str]], engine: str, kind: Kind | None
     choices = NEEDS[engine]
     needs = choices.get(kind.variant if kind else "gpu", choices["gpu"])
     name, version = gpus[0]["name"], gpus[0]["driver_version"]
-    words, number, capability = f"{version}, {len(gpus)} {name}", driver_number(version), capability_of(name)
+    words, capability = f"{version}, {len(gpus)} {name}", capability_of(name)
     if kind and kind.base:
         return CheckResult("OK", "driver", f"{words}; not compared with the libraries of {kind.base}")
     if not needs.run_on(version):
@@ -211,9 +211,6 @@ def _first_gpu(gpus: Sequence[Mapping[str, str]], engine: str, kind: Kind | None
     if capability is not None and not needs.are_met_by(Gpu(name, capability)):
         remedy = f"{needs.other}, take nodes with other GPUs, or set cluster.device=cpu"
         return CheckResult("FAIL", "driver", f"{words}: {needs.title} has no kernels for this GPU", remedy)
-    if number is not None and number < needs.fusion_driver:
-        words += ": older than R520, so ranks run without MXNet's fusion (MXNET_USE_FUSION=0)"
-        return CheckResult("WARN", "driver", words, "update the driver to R520 or later for the full speed")
     return CheckResult("OK", "driver", words)
 
 
@@ -283,18 +280,18 @@ def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
         limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
         words = f"{_gb(free)} free{limit}, not compared with a plan"
         return CheckResult("WARN", "memory", words, "name a recipe with --recipe")
-    planned = report.plan.total_bytes
+    planned = report.plan["total_bytes"]
     on_gpu = cluster.device == "gpu"
     gpus = machine.environment["gpus"] or []
     smallest = min((int(gpu["memory.total"].split()[0]) << 20 for gpu in gpus), default=None) if on_gpu else None
     if smallest is not None and planned > smallest:
-        level: Level = "FAIL" if report.plan.certain_bytes > smallest else "WARN"
+        level: Level = "FAIL" if report.plan["certain_bytes"] > smallest else "WARN"
         words = f"the plan needs {_gb(planned)} and a GPU has {_gb(smallest)}"
         return CheckResult(level, "memory", words, "lower batch.global_size or raise batch.accumulation_steps")
-    per_rank, certain = planned, report.plan.certain_bytes
+    per_rank, certain = planned, report.plan["certain_bytes"]
     if on_gpu:
         per_rank = certain = PROCESS_BYTES[cluster.engine.name] + LIBRARY_BYTES[cluster.engine.name]
-    pinned = report.plan.pinned_bytes_per_node if on_gpu else 0
+    pinned = report.plan["pinned_bytes_per_node"] if on_gpu else 0
     needed, least = (cluster.ranks_per_node * each + pinned for each in (per_rank, certain))
     limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
     if free is not None and needed > free:
@@ -307,9 +304,11 @@ def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
 def _limits(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
     """Check the limits of a process; a checkpoint, a file of 12 bytes a parameter, must not exceed the file size."""
     needed = dict(_NEEDED_LIMITS)
-    needed["file size"] += 12 * (report.plan.parameters if report.plan else 0)
+    needed["file size"] += 12 * (report.plan["parameters"] if report.plan else 0)
     short = [
-        f"{name}: {limit:,}, {needed[name]:,} needed" for name, limit in machine.limits.items() if limit < needed[name]
+        f"{name}: {machine.limits[name]:,}, {least:,} needed"
+        for name, least in needed.items()
+        if machine.limits.get(name, least) < least
     ]
     if short:
         return CheckResult("WARN", "limits", "; ".join(short), "raise them with ulimit, or in limits.conf")
@@ -317,33 +316,37 @@ def _limits(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
     return CheckResult("OK", "limits", words or "none")
 
 
-def _inodes(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
-    """Check the inodes of each folder that is written, and the folder of temporary files."""
-    folders = [each for each in (machine.runs, machine.data, machine.stage, machine.temporary) if each is not None]
-    for folder in folders:
-        if folder.free_inodes is not None and folder.free_inodes < _SPARE_INODES:
-            words = f"{folder.folder}: {folder.free_inodes} inodes free, {_SPARE_INODES} needed"
-            return CheckResult("WARN" if folder.free_inodes else "FAIL", "files", words, "remove some files")
-    temporary = machine.temporary
-    if temporary and not (temporary.is_writable and (temporary.free_bytes or 0) >= _TEMPORARY_BYTES):
-        words = f"{temporary.folder}: {_gb(temporary.free_bytes)} free, {_gb(_TEMPORARY_BYTES)} needed"
-        words = words if temporary.is_writable else f"{temporary.folder} is not writable"
-        return CheckResult("WARN", "files", words, "set TMPDIR to another folder")
-    return CheckResult("OK", "files", "inodes and temporary space are free")
+def _room(topic: str, place: FolderFacts, needed: float, least: float, remedy: str) -> CheckResult:
+    """Check that a folder can be written to, and has room for some files and ``needed`` bytes; ``least`` are a must."""
+    if place.problem:
+        return CheckResult("FAIL", topic, place.problem)
+    if not place.is_writable:
+        return CheckResult("FAIL", topic, f"{place.folder} is not writable", remedy)
+    if place.free_inodes is not None and place.free_inodes < _SPARE_INODES:
+        words = f"{place.folder}: {place.free_inodes} inodes free, {_SPARE_INODES} needed"
+        return CheckResult("WARN" if place.free_inodes else "FAIL", topic, words, "remove some files")
+    words = f"{_gb(place.free_bytes)} free at {place.folder}, {_gb(needed)} needed"
+    if place.free_bytes is not None and place.free_bytes >= needed:
+        return CheckResult("OK", topic, words)
+    level: Level = "FAIL" if place.free_bytes is not None and place.free_bytes < least else "WARN"
+    return CheckResult(level, topic, words, f"free some space, or {remedy}")
 
 
 def _disk(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
-    runs = machine.runs
     # A checkpoint has 12 bytes a parameter (weights, master weights, momentum). There is room for ten of them.
-    needed = _RUN_BYTES + 10 * 12 * (report.plan.parameters if report.plan else 0)
-    if not runs.is_writable:
-        words = f"{runs.folder} is not writable"
-        return CheckResult("FAIL", "disk", words, "set cluster.paths.runs to a folder that you may write to")
-    words = f"{_gb(runs.free_bytes)} free at {runs.folder}, {_gb(needed)} needed for a run"
-    if runs.free_bytes is None or runs.free_bytes < needed:
-        level: Level = "FAIL" if runs.free_bytes is not None and runs.free_bytes < needed / 10 else "WARN"
-        return CheckResult(level, "disk", words, "free some space, or set cluster.paths.runs to another disk")
-    return CheckResult("OK", "disk", words)
+    needed = _RUN_BYTES + 10 * 12 * (report.plan["parameters"] if report.plan else 0)
+    return _room("disk", machine.runs, needed, needed / 10, "set cluster.paths.runs to another folder")
+
+
+def _temporary(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    return _room("temporary files", machine.temporary, _TEMPORARY_BYTES, 0, "set TMPDIR to another folder")
+
+
+def _stage(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
+    """Check the local disk that the data set is copied to, if the cluster file names one."""
+    needed = rank.data.bytes if rank.data else 0
+    remedy = "set cluster.paths.stage to another folder, or to null"
+    return machine.stage and _room("stage", machine.stage, needed, needed, remedy)
 
 
 def _shared_memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
@@ -367,8 +370,8 @@ def _links(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Check
         states = ", ".join(f"{name} {'down' if name in known else 'missing'}" for name in down)
         remedy = "see ibstat and ip link; correct node.hcas, or have the node taken out of service"
         return CheckResult("FAIL", "links", states, remedy)
-    if cluster.node.hcas and machine.locked_memory_bytes is not None:
-        words = f"adapters are up, but locked memory is limited to {_gb(machine.locked_memory_bytes)}"
+    if cluster.node.hcas and (locked := machine.limits.get("locked memory")) is not None:
+        words = f"adapters are up, but locked memory is limited to {_gb(locked)}"
         remedy = "InfiniBand needs ulimit -l unlimited: in limits.conf, or in the scheduler's configuration"
         return CheckResult("WARN", "links", words, remedy)
     if cluster.num_nodes > 1 and not up and not cluster.node.hcas:
@@ -396,29 +399,11 @@ def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckR
     return CheckResult("OK", "data", words)
 
 
-def _stage(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
-    """Check the local disk that the data set is copied to, if the cluster file names one."""
-    stage, data = machine.stage, rank.data
-    if stage is None:
-        return None
-    if stage.problem:
-        return CheckResult("FAIL", "stage", stage.problem)
-    if not stage.is_writable:
-        words = f"{stage.folder} is not writable"
-        return CheckResult("FAIL", "stage", words, "set cluster.paths.stage to a folder that you may write to")
-    needed = data.bytes if data else 0
-    words = f"{_gb(stage.free_bytes)} free at {stage.folder}, the data set needs {_gb(needed)}"
-    if stage.free_bytes is None or stage.free_bytes < needed:
-        level: Level = "WARN" if stage.free_bytes is None else "FAIL"
-        return CheckResult(level, "stage", words, "free some space, or set cluster.paths.stage: null")
-    return CheckResult("OK", "stage", words)
-
-
 def _gb(size: float | None) -> str:
     return "unknown" if size is None else f"{size / 1e9:.1f} GB"
 
 
 _SOFTWARE_CHECKS = (_drivers, _libraries)
 _HARDWARE_CHECKS = (
-    _instruction_sets, _compilers, _cores, _memory, _limits, _disk, _inodes, _shared_memory, _links, _data, _stage,
+    _instruction_sets, _compilers, _cores, _memory, _limits, _disk, _temporary, _shared_memory, _links, _data, _stage,
 )  # fmt: skip

@@ -7,7 +7,7 @@ import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, ENGINES
 from configs.schema import Cluster, Recipe
 from launch.doctor.__main__ import Options
-from launch.doctor.check_result import CheckResult, Expected, PlannedRun, ProbeReport
+from launch.doctor.check_result import CheckResult, Expected, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
 from launch.doctor.step_checks import rankings_of
@@ -33,15 +33,13 @@ from launch.submit.hosts import parse_hosts
 from launch.submit.reach import leads_here
 from launch.submit.schedulers import SCHEDULERS
 from logs.claims import job_id
-from logs.disk import explain_disk_errors, write_text
+from logs.disk import explain_disk_errors
 from logs.folder import CONFIG_FILE
 from logs.nodes import NodeScore
 from train.networks.arch import network_of
 from train.plan.document import plan_document
 from train.sim.conditions import predict
 
-_KEPT = 1000
-"""Lines that are left when the file has become twice as long."""
 _LAST = 20
 """Checks that are looked at, so that a node that was repaired is forgotten."""
 
@@ -201,11 +199,10 @@ def _host_of(rank: RankFacts, cluster: Cluster, named: Sequence[str]) -> str:
     return named[rank.rank // cluster.ranks_per_node]
 
 
-def _planned(recipe: Recipe, cluster: Cluster) -> PlannedRun:
+def _planned(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     plan = plan_document(recipe, cluster)
-    named = {field.name for field in fields(PlannedRun)}
-    planned = PlannedRun(**{name: value for name, value in {**plan, **plan["memory"]}.items() if name in named})
-    return replace(planned, total_bytes=0, certain_bytes=0) if cluster.rehearsal else planned
+    memory = {"total_bytes": 0, "certain_bytes": 0} if cluster.rehearsal else {}
+    return {**plan, **plan["memory"], **memory}
 
 
 def reachable_part(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
@@ -285,8 +282,7 @@ def _scope(cluster: Cluster, reachable: Cluster) -> CheckResult:
         return CheckResult("OK", "launcher", f"{cluster.launcher}, as in the cluster file")
     missing = "" if shutil.which(cluster.launcher) else f"; {cluster.launcher} is not on this machine"
     words = f"not inside a job, so only this machine was checked, without {cluster.launcher}{missing}"
-    commands = ", ".join(scheduler.interactive for scheduler in SCHEDULERS.values() if scheduler.interactive)
-    return CheckResult("WARN", "launcher", words, f"run the doctor again inside a job: {commands}")
+    return CheckResult("WARN", "launcher", words, "run the doctor again inside a job, or name nodes with --hosts")
 
 
 def _remember(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) -> list[CheckResult]:
@@ -314,8 +310,6 @@ def _remember(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) ->
             with path.open("a", encoding="utf-8") as file:  # in one piece, as other jobs may do the same
                 file.write(f"{json.dumps(row)}\n")
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            if len(lines) > 2 * _KEPT:
-                write_text(path, "\n".join(lines[-_KEPT:]) + "\n")
     except UserError as error:
         return [CheckResult("WARN", "history", str(error))]
     rows = _rows(lines, cluster.name)[-_LAST:]

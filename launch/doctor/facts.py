@@ -35,33 +35,29 @@ class MachineFacts:
     Attributes:
         environment: See `logs.environment.environment`.
         memory_available_bytes: Memory that programs can still get, of the machine or of the control group.
-        locked_memory_bytes: The limit of locked memory; None without a limit.
         shm_free_bytes: Free shared memory.
         runs: The cluster file's folder of runs.
-        stage: Its folder for copies of the data set; None if it names none.
+        temporary: The folder of temporary files, by TMPDIR.
+        stage: The cluster file's folder for copies of the data set; None if it names none.
         interfaces: Network interface -> state, as ``up``.
         adapters: InfiniBand adapter -> port -> state and rate, as ``4: ACTIVE, 100 Gb/sec (4X EDR)``.
         usable_cores: Cores that a control group grants, which may be half a one; None if it grants all of ``cores``.
         memory_limit: The control group that limits the memory, and its limit; None without one.
         limits: The limits of a process that are set, by what ``ulimit`` calls them.
-        data: The cluster file's folder of data sets.
-        temporary: The folder of temporary files, by TMPDIR.
         compiler_shortage: What is missing for ``engine.compile``, and a remedy; None if nothing is.
     """
 
     environment: Mapping[str, Any]
     memory_available_bytes: int | None
-    locked_memory_bytes: int | None
     shm_free_bytes: int | None
     runs: FolderFacts
+    temporary: FolderFacts
     stage: FolderFacts | None
     interfaces: Mapping[str, str | None]
     adapters: Mapping[str, Mapping[str, str]]
     usable_cores: float | None = None
     memory_limit: str | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
-    data: FolderFacts | None = None
-    temporary: FolderFacts | None = None
     compiler_shortage: tuple[str, str] | None = None
 
 
@@ -100,14 +96,12 @@ class AllreduceFacts:
 
     Attributes:
         bytes: Size of the array.
-        median_s: Median time.
         bus_bytes_per_s: The rate at which each rank sends, and at the same time receives, in a ring of n ranks:
             2 (n - 1) / n of the array in the median time.
         is_right: Whether every element of every sum was the number of ranks.
     """
 
     bytes: int
-    median_s: float
     bus_bytes_per_s: float
     is_right: bool
 
@@ -121,7 +115,6 @@ class StepFacts:
         seconds: Part -> median seconds.
         buckets_s: Seconds of the reduction of each bucket alone.
         images: The global batch.
-        has_real_images: Whether the batch came from the data set; None before the batch.
         memory_bytes: Memory in use at the end, or the peak on a CPU; None if nobody can tell.
         samples: Part -> seconds of one step in each round: ``compute``, ``copy`` and ``input`` on this rank alone,
             ``allreduce`` and ``step`` on all ranks together. All ranks have as many, and begin a round together; where
@@ -135,7 +128,6 @@ class StepFacts:
     seconds: Mapping[str, float] = field(default_factory=dict)
     buckets_s: Sequence[float] = ()
     images: int = 0
-    has_real_images: bool | None = None
     memory_bytes: int | None = None
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     buckets_bytes: Sequence[int] = ()

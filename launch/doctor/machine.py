@@ -26,7 +26,7 @@ from train.plan.before_run import missing_cache_clear
 
 LIMITS = {
     "open files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC, "address space": resource.RLIMIT_AS,
-    "file size": resource.RLIMIT_FSIZE,
+    "file size": resource.RLIMIT_FSIZE, "locked memory": resource.RLIMIT_MEMLOCK,
 }  # fmt: skip
 """The limits of a process that a run may meet."""
 
@@ -40,7 +40,6 @@ def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
     return MachineFacts(
         environment=environment(),
         memory_available_bytes=available_memory_bytes(root),
-        locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
         shm_free_bytes=_free(root / "dev/shm"),
         runs=_folder_facts(resolve_path(cluster.paths.runs)),
         stage=None if cluster.paths.stage is None else _stage_facts(cluster.paths.stage),
@@ -48,7 +47,6 @@ def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
         usable_cores=cores if cores < len(os.sched_getaffinity(0)) else None,
         memory_limit=None if limit is None else f"{limit.group} has {limit.limit_bytes / 1e9:.2f} GB",
         limits={name: soft for name, which in LIMITS.items() if (soft := _limit(which)) is not None},
-        data=_folder_facts(resolve_path(cluster.paths.data)),
         temporary=_folder_facts(Path(tempfile.gettempdir())),
         compiler_shortage=compiler_shortage(cluster),
         adapters={path.name: _ports(path) for path in (root / "sys/class/infiniband").glob("*")},

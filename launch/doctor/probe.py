@@ -205,7 +205,7 @@ def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster)
         is_right = is_right and bool((engine.to_host(array) == size).all())
     median_s = statistics.median(times[1:])  # the first round is a warm-up
     bus_bytes_per_s = 2 * (size - 1) / size * _ALLREDUCE_BYTES / median_s
-    return AllreduceFacts(_ALLREDUCE_BYTES, median_s, bus_bytes_per_s, is_right)
+    return AllreduceFacts(_ALLREDUCE_BYTES, bus_bytes_per_s, is_right)
 
 
 def _clock_offsets(communicator: Communicator) -> list[float]:

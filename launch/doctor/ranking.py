@@ -169,9 +169,7 @@ def _spread(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _median(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the median without what is NaN; where nothing is, in a tenth of the time of NumPy's function for that."""
-    if not np.isnan(values).any():
-        return np.asarray(np.median(values, axis=axis))
+    """Return the median without what is NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of a round in which all ranks of a model were idle
         return np.asarray(np.nanmedian(values, axis=axis))

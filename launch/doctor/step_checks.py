@@ -26,7 +26,7 @@ _CARE = "look for other programs, a throttled GPU, wrong cores or a failing disk
 
 _REMEDIES = (
     (
-        r"out of memory|OUT_OF_MEMORY|Failed to allocate CPU Memory|MemoryError",
+        r"out of memory|OUT_OF_MEMORY|Failed to allocate CPU Memory|MemoryError|nvjpeg|NVJPEG",
         "take smaller micro-batches (batch.bn_span, batch.accumulation_steps), fewer input_threads or a lower "
         "prefetch_depth; ./run.sh plan lists the memory",
     ),
@@ -43,10 +43,6 @@ _REMEDIES = (
         r"NCCL|nccl[A-Z]",
         "run again with NCCL_DEBUG=INFO in the cluster file's environment; in a container, give more /dev/shm and "
         "locked memory",
-    ),
-    (
-        r"nvjpeg|NVJPEG",
-        "lower engine.input_threads: nvJPEG reserves 0.2 GB of the GPU and 0.3 GB of the host for each",
     ),
 )
 """Pattern of an error -> what to do. GPUs without kernels and old drivers are those of the check ``driver``."""
@@ -142,7 +138,7 @@ def _nodes(report: ProbeReport, rows: _Rows) -> list[CheckResult]:
         words = f"none of {many} is slow; the slowest is {worst.host}, {_excess(worst)}"
         return [CheckResult("OK", f"{noun}s", words), *_jitter(ranking, rows)]
     saved = f"without {'it' if len(slow) == 1 else 'them'} a step takes {_share(ranking.cost_s, rows)} less"
-    if steps := report.plan.total_steps if report.plan else 0:
+    if steps := report.plan["total_steps"] if report.plan else 0:
         saved += f", and the planned {steps:,} steps {ranking.cost_s * steps:,.1f} s"
     more = "--json has the samples of all ranks" if is_alone else "--json has the scores of all"
     total = CheckResult("WARN", f"{noun}s", f"{len(slow)} of {many} are slow; {saved}", more)
@@ -181,7 +177,7 @@ def _memory(report: ProbeReport, rows: _Rows) -> CheckResult:
     rank, step = max(rows, key=lambda row: row[1].memory_bytes or 0)
     if step.memory_bytes is None or report.plan is None:
         return CheckResult("WARN", "step memory", "not measured: nvidia-smi does not report it", "")
-    used, expected = step.memory_bytes, report.plan.total_bytes
+    used, expected = step.memory_bytes, report.plan["total_bytes"]
     expected += 0 if report.cluster.device == "gpu" else _PROBE_BYTES
     words = f"{used / 1e9:.2f} GB in use by rank {rank.rank} on {rank.host}, planned {expected / 1e9:.2f} GB"
     if used > _OVER_PLAN * expected:

@@ -223,8 +223,7 @@ def _real_batch(rank: ProbedRank, parts: _Parts) -> tuple[TrainingSource, Traini
     images = form_of(resolve_path(cluster.paths.data) / recipe.data.name, "train")
     is_packed = images.where.exists() and images.index.exists()
     is_missing = cluster.rehearsal is not None or (isinstance(rank.images, PackedImages) and not is_packed)
-    parts.note(has_real_images=not any(parts.communicator.gather("doctor: data set", int(is_missing))))
-    if not parts.facts.has_real_images:
+    if any(parts.communicator.gather("doctor: data set", int(is_missing))):
         return None
 
     def first_batch() -> tuple[TrainingSource, TrainingBatch]:

@@ -69,7 +69,6 @@ class GpuNeeds:
         too_new: The first one above, for which there are none.
         kernels: Both limits in words.
         machines: The processors for which the index has the wheel.
-        fusion_driver: The oldest driver that loads what the engine compiles at run time, if that is a newer one.
     """
 
     engine: Engine
@@ -81,7 +80,6 @@ class GpuNeeds:
     too_new: tuple[int, int]
     kernels: str
     machines: tuple[str, ...]
-    fusion_driver: tuple[int, int] = (0, 0)
 
     @property
     def command(self) -> str:
@@ -116,9 +114,6 @@ _MXNET = GpuNeeds(
     too_new=(9, 0),
     kernels="5.0 to 8.9 only",
     machines=MACHINES["mxnet"],
-    # MXNet fuses pointwise operators with NVRTC 11.8, which writes PTX 7.8. ``launch/rank.sh`` switches the fusion off
-    # below this driver.
-    fusion_driver=(520, 0),
 )
 
 _TORCH = GpuNeeds(

@@ -28,7 +28,6 @@ class Scheduler:
         id_in_output: Regular expression whose first group is the job's id in the output of ``submit``.
         watch: Shell command that shows the state of job ``{job}``.
         cancel: Shell command that ends job ``{job}``.
-        interactive: Shell command that opens a shell inside a job.
         without: Option of ``submit`` that keeps a job off the hosts ``{hosts}``, separated by commas; empty if it has
             none.
         job_variable: Environment variable that is set inside a job and nowhere else.
@@ -47,7 +46,6 @@ class Scheduler:
     cancel: str
     launchers: tuple[str, ...]
     id_in_output: str = r"([^;]+)"
-    interactive: str = ""
     without: str = ""
     job_variable: str = ""
     script_name: str = "job.sh"

@@ -49,7 +49,7 @@ class _Ranks:
         self.started.append((*load_run(folder / "config.yaml"), words))
         machine = inspect_machine(cluster)
         full = FolderFacts("/full", free_bytes=0, is_writable=True)
-        reduced = AllreduceFacts(1 << 20, median_s=0.001, bus_bytes_per_s=1e9, is_right=True)
+        reduced = AllreduceFacts(1 << 20, bus_bytes_per_s=1e9, is_right=True)
         for rank in reversed(range(cluster.world_size)):
             host, local = self.hosts[rank // cluster.ranks_per_node], rank % cluster.ranks_per_node
             facts = RankFacts(rank, local, cluster.world_size, host, [0, 1])
@@ -121,7 +121,6 @@ def test_what_was_not_examined_is_told(doctor: Doctor, monkeypatch: pytest.Monke
     document = json.loads(doctor(_Ranks(), "--json", "--cluster", "dgx-a100", *sets)[1])
     (launcher,), (container,) = _topic(document, "launcher"), _topic(document, "container")
     assert launcher.startswith("WARN not inside a job, so only this machine was checked, without srun; srun is not on")
-    assert launcher.endswith("salloc, qrsh, qsub -I, bsub -I")
     assert container.startswith("WARN the ranks checked the host, not the image image.sif")
     document = json.loads(doctor(_Ranks(), "--json")[1])
     assert _topic(document, "launcher") == ["OK local, as in the cluster file; "]
@@ -214,7 +213,8 @@ def test_a_site_s_own_mxnet_and_a_data_set_of_the_user_are_known_to_the_checks(
     doctor(_Ranks(), "--recipe", "digits")
     doctor(_Ranks(), "--recipe", "digits", "--set", "data.source=idx")
     assert [(report.kind, report.is_packed_on_demand) for report in judged] == [(state.kind, True), (state.kind, False)]
-    assert judged[0].plan.total_bytes >= judged[0].plan.certain_bytes > 4 * judged[0].plan.parameters > 0
+    plan = judged[0].plan
+    assert plan["total_bytes"] >= plan["certain_bytes"] > 4 * plan["parameters"] > 0
 
 
 _THREE = [word for each in ("num_nodes=2", "scheduler.spare_nodes=1", "launcher=srun", "communication.backend=mpi")
@@ -288,10 +288,6 @@ def test_a_node_that_was_slow_in_two_jobs_is_named(
     assert [row["job"] for row in rows] == ["7", "7", "8", "9"]
     assert (rows[3]["cluster"], rows[3]["recipe"], rows[3]["num_nodes"]) == ("laptop", "digits", 3)
     assert [each["host"] for each in rows[3]["slow"]] == ["b"]
-    many = file.read_text(encoding="utf-8").splitlines() * 300
-    file.write_text("\n".join(many) + "\n", encoding="utf-8")
-    doctor(slow, *words)
-    assert len(file.read_text(encoding="utf-8").splitlines()) == 1000
 
 
 def test_a_history_that_cannot_be_kept_is_a_warning(doctor: Doctor, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_what_the_kernel_says_of_the_machine_is_told_in_bytes(
     assert facts.shm_free_bytes == pytest.approx(shutil.disk_usage("/dev/shm").free, rel=0.2)
     assert facts.stage is not None
     assert "NO_SUCH_FOLDER" in str(facts.stage.problem)
-    assert facts.locked_memory_bytes == told
+    assert facts.limits.get("locked memory") == told
     assert facts.interfaces["lo"] == Path("/sys/class/net/lo/operstate").read_text(encoding="ascii").strip()
 
 

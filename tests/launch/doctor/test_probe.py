@@ -127,7 +127,7 @@ def test_the_first_allreduce_does_not_count_and_one_wrong_element_of_one_sum_is_
     status, facts = run(lambda: two, identity=replace(RANK, world_size=2))
     assert status == 0
     assert facts["allreduce"] == {
-        "bytes": BYTES, "median_s": 3.0, "bus_bytes_per_s": BYTES / 3, "is_right": wrong_round is None
+        "bytes": BYTES, "bus_bytes_per_s": BYTES / 3, "is_right": wrong_round is None
     }  # fmt: skip
     assert facts["clock_offsets_s"] == [0, 5]
     assert two.gathered[-10:] == ["meet", "clock"] * 5, "ranks read their clocks after they met"
@@ -208,8 +208,7 @@ def test_images_are_random_where_a_rank_does_not_see_the_data_set(tmp_path: Path
         for name in files:
             (tmp_path / "digits" / name).touch()
         told = _step(_Noting(missing, last="forward"), "data.source=digits", f"cluster.paths.data={tmp_path}")
-        assert told[-1].has_real_images is False
-        assert [facts.part for facts in told] == ["network", "warm-up", "forward"], "the last one says where it failed"
+        assert [facts.part for facts in told] == ["network", "warm-up", "forward"], "the last one failed"
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from configs.load import load_cluster
-from launch.doctor.check_result import CheckResult, Expected, PlannedRun, ProbeReport
+from launch.doctor.check_result import CheckResult, Expected, ProbeReport
 from launch.doctor.step_checks import check_step
 from tests.launch.doctor.test_diagnosis import reports
 
 CLUSTER = load_cluster("abci-v100", ["cluster.num_nodes=2", "cluster.ranks_per_node=2"])
-PLAN = PlannedRun(total_bytes=7 * 10**9, certain_bytes=0, pinned_bytes_per_node=0, parameters=0)
+PLAN = {"total_bytes": 7 * 10**9, "total_steps": 0}
 FORECAST = Expected("the simulator", 2400.0, 3600.0)
 SECONDS = {
     "network": 2.0, "first batch": 0.4, "warm-up": 3.0, "forward": 0.012, "forward and backward": 0.037,
@@ -30,7 +30,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _check(
-    rows: list[dict[str, Any]], device: str = "gpu", plan: PlannedRun | None = PLAN, forecast: Expected = FORECAST
+    rows: list[dict[str, Any]], device: str = "gpu", plan: dict[str, Any] | None = PLAN, forecast: Expected = FORECAST
 ) -> dict[str, CheckResult]:
     cluster = CLUSTER.model_copy(update={"device": device})
     report = ProbeReport(cluster, reports(rows), plan, is_packed_on_demand=False, forecast=[forecast])
@@ -79,7 +79,7 @@ SIXTEEN = load_cluster("abci-v100", ["cluster.num_nodes=8", "cluster.ranks_per_n
 
 
 def _lines(rows: list[dict[str, Any]], *topics: str) -> list[str]:
-    report = ProbeReport(SIXTEEN, reports(rows), replace(PLAN, total_steps=1340), is_packed_on_demand=False)
+    report = ProbeReport(SIXTEEN, reports(rows), PLAN | {"total_steps": 1340}, is_packed_on_demand=False)
     return [str(result) for result in check_step(report) if result.topic in topics]
 
 
@@ -157,7 +157,7 @@ def test_the_slowest_rank_sets_the_rate() -> None:
         ),
         ("NCCL error: unhandled system error, ncclSystemError", "NCCL_DEBUG=INFO"),
         ("NCCL error: unhandled cuda error, transport/nvls.cc:254 Cuda failure 1", "NCCL_NVLS_ENABLE: 0"),
-        ("[nvjpeg_decoder] NVJPEG_STATUS_ALLOCATOR_FAILURE", "engine.input_threads"),
+        ("[nvjpeg_decoder] NVJPEG_STATUS_ALLOCATOR_FAILURE", "input_threads"),
     ],
 )
 def test_a_failure_names_rank_part_and_remedy(words: str, remedy: str) -> None:
