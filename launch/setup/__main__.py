@@ -195,38 +195,40 @@ def remembered_kind(options: Options, remembered: Kind | None) -> Kind | None:
         return remembered if is_of_base and options.system in (None, "", remembered.base) else None
     if options.system is not None:
         return None
-    engines = choose_engines(options, remembered)
-    return Kind(engines, choose_variant(options, engines, remembered) or remembered.variant)
+    engines = _engines_with(remembered, options)
+    # An environment for GPUs becomes one of another engine with whatever CUDA the driver has for that one.
+    is_kept = remembered.variant == "cpu" or engines == remembered.engines
+    return Kind(engines, options.variant or (remembered.variant if is_kept else "gpu"))
 
 
 def choose_kind(options: Options, remembered: Kind | None) -> Kind:
     """Return what the environment is to be for.
 
     Raises:
-        UserError: The engine cannot use the GPU of this machine, or this program cannot use the base.
+        UserError: The engine has no such variant or cannot use the GPU of this machine, or this program cannot use the
+            base.
     """
     kept = remembered_kind(options, remembered)
     if kept and kept.base:
         return choose_base(kept.engines, kept.base)
     if options.system is not None:
         return choose_base([options.engine] if options.engine else list(ENGINES), options.system)
-    if remembered and remembered.base:
-        remembered = None
-    engines = choose_engines(options, remembered)
-    if remembered is None and options.engine is None and engines != ("mxnet",):
+    usual: Engine = "mxnet" if runs_here("mxnet") else "torch"
+    engines, wanted = (kept.engines, kept.variant) if kept else ((options.engine or usual,), options.variant)
+    if not kept and engines != (options.engine or "mxnet",):
         here = f"Python {sys.version_info[0]}.{sys.version_info[1]} on {platform.machine()}"
         sys.stderr.write(f"setup: {here}: MXNet has no build for it; taking PyTorch\n")
-    wanted = choose_variant(options, engines, remembered)
-    if wanted == "cpu":
-        return Kind(engines, "cpu")
-    if remembered and options.variant is None and engines == remembered.engines:
-        return remembered
+    if wanted == "cuda12" and wanted not in NEEDS[engines[0]]:
+        needs = NEEDS[engines[0]]["gpu"]
+        raise UserError(f"--cuda12: {needs.title} is built for CUDA {needs.cuda}: add --engine torch, or write --gpu")
+    if wanted == "cpu" or (kept and kept == remembered and options.variant is None):
+        return Kind(engines, wanted or "cpu")
     # A CPU environment on a machine with a GPU must have been asked for.
     gpus, problem = search_gpus()
     try:
         suited = check_gpus(gpus, wanted, engines[0])
     except UserError as error:
-        if remembered or options.engine:
+        if kept or options.engine:
             raise
         try:
             suited = check_gpus(gpus, wanted, "torch")
@@ -240,8 +242,8 @@ def choose_kind(options: Options, remembered: Kind | None) -> Kind:
     return Kind(engines, variant)
 
 
-def choose_engines(options: Options, remembered: Kind | None) -> tuple[Engine, ...]:
-    """Return the engines of the environment: the wanted one is added to those that are there, if both fit.
+def _engines_with(remembered: Kind, options: Options) -> tuple[Engine, ...]:
+    """Return the engines of an environment: the wanted one is added to those that are there, if both fit.
 
     Both fit into one environment for CPUs with a Python that MXNet runs on. The libraries for GPUs do not fit: NCCL's
     of two versions of CUDA have the same file name.
@@ -250,8 +252,6 @@ def choose_engines(options: Options, remembered: Kind | None) -> tuple[Engine, .
         UserError: Both are there, and an environment for GPUs is wanted of no named engine.
     """
     wanted = options.engine
-    if remembered is None:
-        return (wanted or ("mxnet" if runs_here("mxnet") else "torch"),)
     is_cpu = (options.variant or remembered.variant) == "cpu" == remembered.variant
     both: tuple[Engine, ...] = tuple(name for name in ENGINES if name == wanted or name in remembered.engines)
     if len(both) == 1 or (is_cpu and all(map(runs_here, both))):
@@ -259,22 +259,6 @@ def choose_engines(options: Options, remembered: Kind | None) -> tuple[Engine, .
     if wanted is None:
         raise UserError(f"an environment for GPUs has one engine: name it with --engine, {' or '.join(ENGINES)}")
     return (wanted,)
-
-
-def choose_variant(options: Options, engines: tuple[Engine, ...], remembered: Kind | None) -> Variant | None:
-    """Return the variant that is asked for, or that of the environment; None if neither says one.
-
-    An environment for GPUs becomes one of another engine with whatever CUDA the driver has for that one: gpu.
-
-    Raises:
-        UserError: The engine has no such variant.
-    """
-    if options.variant == "cuda12" and options.variant not in NEEDS[engines[0]]:
-        needs = NEEDS[engines[0]]["gpu"]
-        raise UserError(f"--cuda12: {needs.title} is built for CUDA {needs.cuda}: add --engine torch, or write --gpu")
-    if options.variant or remembered is None:
-        return options.variant
-    return remembered.variant if remembered.variant == "cpu" or engines == remembered.engines else "gpu"
 
 
 def runs_here(engine: Engine) -> bool:
