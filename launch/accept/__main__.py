@@ -47,8 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Accept a machine, and print the verdict.
 
     Returns:
-        The exit status: 0, 1 if the verdict is slow or failed, 128 + n if signal n stopped the ranks, or see
-        `configs.arguments.exit_status`.
+        The exit status: 0, 1 if the verdict is slow or failed, or see `configs.arguments.exit_status`.
+
+    Raises:
+        SystemExit: Signal n stopped the ranks; the status is 128 + n.
     """
     return exit_status(lambda: _accept(parse(_parser(), Options, arguments)))
 

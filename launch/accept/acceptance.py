@@ -45,17 +45,16 @@ def accept(options: Options) -> int:
     """Accept a machine, write the outputs, and print the verdict.
 
     Returns:
-        0 for pass, 1 for slow or failed, 128 + n if signal n stopped the ranks.
+        0 for pass, 1 for slow or failed.
 
     Raises:
         UserError: Recipe, cluster, hosts or baseline are wrong, or the ranks cannot be started.
+        SystemExit: A signal stopped the ranks.
     """
     recipe, cluster = _settings(options)
     baseline = None if options.baseline is None else _read_baseline(options.baseline, cluster)
     out = _out_folder(options, cluster)
     evidence = _ask(options, recipe, cluster, out)
-    if isinstance(evidence, int):
-        return 128 + evidence
     checks, figures = judge(replace(evidence, baseline=baseline))
     acceptance = Acceptance(
         time=datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
@@ -109,8 +108,8 @@ def _out_folder(options: Options, cluster: Cluster) -> Path:
     return folder
 
 
-def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evidence | int:
-    """Ask the machine; return the evidence, or the signal that stopped the ranks."""
+def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evidence:
+    """Ask the machine; return the evidence."""
     config = str(out / CONFIG_FILE)
     write_text(Path(config), dump(recipe, cluster))
     examined = examine(
@@ -118,8 +117,6 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evide
             config, (), config, step=True, hosts=options.hosts, accept_s=max(_LEAST_S, 60 * options.minutes - _FIXED_S)
         )
     )
-    if examined.stopped_by is not None:
-        return examined.stopped_by
     steps = [rank.step for rank in examined.ranks if rank.step is not None]
     evidence = Evidence(
         examined.results,
@@ -134,10 +131,7 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evide
         skipped = [Check(each, "", "skipped", why_not) for each in ("bits", "learning", "energy")]
         return replace(evidence, others=skipped)
     named = named_hosts(options.hosts, cluster)
-    alone, stopped_by = train_ranks_alone(recipe, cluster, named)
-    if stopped_by:
-        return stopped_by
-    run = None
+    alone, run = train_ranks_alone(recipe, cluster, named), None
     if named or examined.has_failed:
         why_not = "the launcher finds hosts by itself only in a job" if named else "the doctor's checks failed"
         learned = Check("learning", "", "skipped", why_not)

@@ -42,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check the cluster and print the results.
 
     Returns:
-        The exit status: 0, 1 if a check FAILs, 128 + n if signal n stopped the ranks, or see
-        `configs.arguments.exit_status`.
+        The exit status: 0, 1 if a check FAILs, or see `configs.arguments.exit_status`.
+
+    Raises:
+        SystemExit: Signal n stopped the ranks; the status is 128 + n.
     """
     return exit_status(lambda: _examine(parse(_parser(), Options, arguments)))
 
@@ -71,8 +73,6 @@ def _examine(options: Options) -> int:
     if options.run is not None and entries(options.run) and not RunFolder(options.run).is_begun:
         raise UserError(f"--run: got {options.run}, which contains no {CONFIG_FILE}; give a run folder")
     found = examine(options)
-    if found.stopped_by is not None:
-        return 128 + found.stopped_by
     if options.run is not None:
         write_nodes(options.run, found.nodes)
     if options.json:

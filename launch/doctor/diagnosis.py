@@ -346,7 +346,7 @@ def _stage(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Check
     """Check the local disk that the data set is copied to, if the cluster file names one."""
     needed = rank.data.bytes if rank.data else 0
     remedy = "set cluster.paths.stage to another folder, or to null"
-    return machine.stage and _room("stage", machine.stage, needed, needed, remedy)
+    return None if machine.stage is None else _room("stage", machine.stage, needed, needed, remedy)
 
 
 def _shared_memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:

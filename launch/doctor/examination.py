@@ -50,19 +50,17 @@ class Examination:
 
     Attributes:
         cluster: The cluster of the run.
-        results: One or more for each check; none if a signal stopped the ranks.
+        results: One or more for each check.
         ranks: What each rank reported, by rank.
         forecast: What images/s are expected of the ranks that were started; empty without a step.
         checks: For each set of samples, the scores of the nodes, slowest first; none without a step.
-        stopped_by: The signal that stopped the ranks. If None, no signal did.
     """
 
     cluster: Cluster
     results: Sequence[CheckResult]
     ranks: Sequence[RankFacts]
-    stopped_by: int | None
-    checks: Sequence[Sequence[NodeScore]] = ()
-    forecast: Sequence[Expected] = ()
+    checks: Sequence[Sequence[NodeScore]]
+    forecast: Sequence[Expected]
 
     @property
     def has_failed(self) -> bool:
@@ -103,6 +101,7 @@ def examine(options: Options) -> Examination:
 
     Raises:
         UserError: Recipe, cluster, plan or hosts are wrong, or the ranks cannot be started.
+        SystemExit: A signal stopped the ranks.
     """
     recipe, cluster = load_both(options.recipe or "digits", options.cluster, options.overrides)
     plan = _planned(recipe, cluster) if options.recipe else None
@@ -115,9 +114,7 @@ def examine(options: Options) -> Examination:
     probed = for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     wanted = {"data": bool(plan and not cluster.rehearsal), "step": options.step, "times": options.times}
     kills = oom_kills()
-    ranks, stopped_by = _probe(probed, reachable, named, accept_s=options.accept_s, **wanted)
-    if stopped_by:
-        return Examination(cluster, [], ranks, stopped_by)
+    ranks = _probe(probed, reachable, named, accept_s=options.accept_s, **wanted)
     forecast = _expected_rate(probed, reachable) if options.step else []
     is_built_in = recipe.data.source in BUILT_IN_SOURCES
     report = ProbeReport(reachable, ranks, plan, is_built_in, forecast, State().kind, named, options.times)
@@ -135,7 +132,7 @@ def examine(options: Options) -> Examination:
     checks = [ranking.nodes for ranking in rankings_of(ranks, options.times)] if options.step else []
     if checks and not cluster.rehearsal:
         own += _remember(options.recipe or "", cluster, checks[0])
-    return Examination(cluster, [*own, *judge(report)], ranks, None, checks, forecast)
+    return Examination(cluster, [*own, *judge(report)], ranks, checks, forecast)
 
 
 def named_hosts(listed: str | None, cluster: Cluster) -> tuple[str, ...]:
@@ -155,13 +152,16 @@ def named_hosts(listed: str | None, cluster: Cluster) -> tuple[str, ...]:
     return named
 
 
-def train_ranks_alone(recipe: Recipe, cluster: Cluster, named: Sequence[str]) -> tuple[list[RankFacts], int | None]:
-    """Let every rank train the same short problem without the others; return the reports, and what stopped the ranks.
+def train_ranks_alone(recipe: Recipe, cluster: Cluster, named: Sequence[str]) -> list[RankFacts]:
+    """Let every rank train the same short problem without the others; return the reports.
 
     Args:
         recipe: The recipe, with a global batch for the ranks of the cluster; its network learns synthetic images.
         cluster: The ranks to start.
         named: The hosts to start them on; if empty, the launcher finds them.
+
+    Raises:
+        SystemExit: A signal stopped the ranks.
     """
     one = for_ranks(recipe, plan_run(recipe, cluster.world_size), 1)
     one = one.model_copy(update={"data": one.data.model_copy(update={"source": "synthetic"})})
@@ -170,10 +170,11 @@ def train_ranks_alone(recipe: Recipe, cluster: Cluster, named: Sequence[str]) ->
     return _probe(one, cluster.model_copy(update={"engine": engine}), named, alone=True)
 
 
-def _probe(recipe: Recipe, cluster: Cluster, named: Sequence[str], **wanted: Any) -> tuple[list[RankFacts], int | None]:
-    """Start the doctor's ranks; return their reports, by rank, and the signal that stopped them, if one did.
+def _probe(recipe: Recipe, cluster: Cluster, named: Sequence[str], **wanted: Any) -> list[RankFacts]:
+    """Start the doctor's ranks, with what is `launch.doctor.probe.Wanted`; return their reports, by rank.
 
-    ``wanted`` is for `launch.doctor.probe.Wanted`.
+    Raises:
+        SystemExit: A signal stopped them; the status is 128 + its number.
     """
     folder = _make_folder(cluster)
     try:
@@ -183,7 +184,9 @@ def _probe(recipe: Recipe, cluster: Cluster, named: Sequence[str], **wanted: Any
         ranks = [replace(rank, host=_host_of(rank, cluster, named)) for rank in read_facts(folder)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return ranks, outcome.interrupted_by or outcome.stopped_by
+    if stopped_by := outcome.interrupted_by or outcome.stopped_by:
+        raise SystemExit(128 + stopped_by)
+    return ranks
 
 
 def _host_of(rank: RankFacts, cluster: Cluster, named: Sequence[str]) -> str:
