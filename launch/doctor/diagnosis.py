@@ -11,7 +11,7 @@ from configs.machine_limits import gpu_shortage
 from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from configs.schema import Cluster
 from launch.doctor.check_result import CheckResult, Level, ProbeReport, culprits_of
-from launch.doctor.facts import FolderFacts, MachineFacts, RankFacts
+from launch.doctor.facts import PROBE_BYTES, FolderFacts, MachineFacts, RankFacts
 from launch.doctor.step_checks import check_step
 from launch.setup.gpu import NEEDS, Gpu, capability_of
 from launch.setup.layout import Kind
@@ -146,26 +146,26 @@ def _allreduce(report: ProbeReport) -> CheckResult:
         words = f"rank {first.rank} on {first.host}: {first.failure}"
         remedy = "solve the problems above first; with NCCL_DEBUG=INFO, NCCL logs what it does"
         return CheckResult("FAIL", "allreduce", words, remedy, culprits or report.absent)
-    rows = [rank.allreduce for rank in report.ranks if rank.clock_offsets_s is not None]
+    rows = [rank for rank in report.ranks if rank.clock_offsets_s is not None]
     if len(rows) < cluster.world_size:
         words = f"{len(rows)} of {cluster.world_size} ranks completed it"
         remedy = (
             "look for a firewall between the hosts, and check node.interface, HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME"
         )
         return CheckResult("FAIL", "allreduce", words, remedy, report.absent)
-    sums = [row for row in rows if row is not None]
-    if not sums:
+    rates = [rank.bus_bytes_per_s for rank in rows if rank.bus_bytes_per_s is not None]
+    if not rates:
         return CheckResult("OK", "allreduce", "one rank, nothing to reduce")
-    if not all(row.is_right for row in sums):
+    if not all(rank.sums_are_right for rank in rows):
         remedy = "do not train on this cluster; find the faulty host by halving the nodes"
         return CheckResult("FAIL", "allreduce", "the sums are wrong", remedy)
-    return _bandwidth(cluster, sums[0].bytes, min(row.bus_bytes_per_s for row in sums))
+    return _bandwidth(cluster, min(rates))
 
 
-def _bandwidth(cluster: Cluster, size_bytes: int, slowest_bytes_per_s: float) -> CheckResult:
+def _bandwidth(cluster: Cluster, slowest_bytes_per_s: float) -> CheckResult:
     """Compare the slowest rank's bandwidth in an allreduce with the cluster file."""
     rate = f"{slowest_bytes_per_s / 1e9:.2f} GB/s on the bus"
-    words = f"{size_bytes >> 20} MiB over {cluster.world_size} ranks by {cluster.communication.carrier}: {rate}"
+    words = f"{PROBE_BYTES >> 20} MiB over {cluster.world_size} ranks by {cluster.communication.carrier}: {rate}"
     expected = expected_bytes_per_s(cluster)
     if expected and slowest_bytes_per_s < _SLOW_SHARE * expected:
         words = f"{words}, the cluster file has {expected / 1e9:.0f} GB/s"
@@ -219,11 +219,10 @@ def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> C
     if libraries is None:
         remedy = "./run.sh setup; see the output above"
         return CheckResult("FAIL", "libraries", "a rank ended or hung while it loaded the libraries", remedy)
-    broken = [f"{name}: {library.problem}" for name, library in libraries.items() if library.problem is not None]
-    if broken:
+    if broken := [f"{name}: {problem}" for name, problem in libraries.items() if isinstance(problem, str)]:
         return CheckResult("FAIL", "libraries", "; ".join(broken), "./run.sh setup")
     title = ENGINES[cluster.engine.name].title
-    features = {name: library.has or {} for name, library in libraries.items()}
+    features = {name: has for name, has in libraries.items() if not isinstance(has, str)}
     framework = features[title]
     if cluster.device == "gpu" and not framework.get("CUDA"):
         remedy = f"{NEEDS[cluster.engine.name]['gpu'].command} --gpu"

@@ -8,6 +8,9 @@ from typing import Any
 from logs.disk import adapter_of, write_json
 from logs.energy import Joules
 
+PROBE_BYTES = 32 << 20
+"""Size of the array whose sum is timed."""
+
 
 @dataclass(frozen=True)
 class FolderFacts:
@@ -83,30 +86,6 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True)
-class LibraryFacts:
-    """A library: what it ``has``, by feature, if it can be loaded, or else the ``problem`` in one line."""
-
-    has: Mapping[str, Any] | None = None
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
-class AllreduceFacts:
-    """The allreduce of one large array over all ranks.
-
-    Attributes:
-        bytes: Size of the array.
-        bus_bytes_per_s: The rate at which each rank sends, and at the same time receives, in a ring of n ranks:
-            2 (n - 1) / n of the array in the median time.
-        is_right: Whether every element of every sum was the number of ranks.
-    """
-
-    bytes: int
-    bus_bytes_per_s: float
-    is_right: bool
-
-
-@dataclass(frozen=True)
 class StepFacts:
     """The recipe's step on one rank.
 
@@ -162,8 +141,11 @@ class RankFacts:
         cores: The cores that it may use.
         machine: From the first rank of a host only.
         data: From the first rank of a host only.
-        libraries: Name -> library, in the order in which they were loaded.
-        allreduce: None also for a single rank.
+        libraries: Name -> what the library has, by feature, or one line that says why it cannot be loaded; in the order
+            in which they were loaded.
+        bus_bytes_per_s: The rate at which each of n ranks sends, and at the same time receives, in a ring that sums one
+            large array: 2 (n - 1) / n of its bytes in the median time; None also for a single rank.
+        sums_are_right: Whether every element of every such sum was the number of ranks.
         clock_offsets_s: Each rank's clock minus rank 0's, by rank; after the allreduce.
         step: The recipe's step.
         failure: Why the ranks could not connect, or the allreduce failed, or the part of the step under way.
@@ -181,8 +163,9 @@ class RankFacts:
     cores: Sequence[int]
     machine: MachineFacts | None = None
     data: DatasetFacts | None = None
-    libraries: Mapping[str, LibraryFacts] | None = None
-    allreduce: AllreduceFacts | None = None
+    libraries: Mapping[str, Mapping[str, Any] | str] | None = None
+    bus_bytes_per_s: float | None = None
+    sums_are_right: bool = True
     clock_offsets_s: Sequence[float] | None = None
     step: StepFacts | None = None
     failure: str | None = None

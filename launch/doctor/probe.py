@@ -27,7 +27,7 @@ from configs.errors import UserError
 from configs.load import load_run
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
-from launch.doctor.facts import AllreduceFacts, AloneFacts, LibraryFacts, RankFacts, write_facts
+from launch.doctor.facts import PROBE_BYTES, AloneFacts, RankFacts, write_facts
 from launch.doctor.machine import inspect_dataset, inspect_machine
 from launch.doctor.step_probe import of_gpu, probe_step
 from logs.environment import processor
@@ -51,7 +51,6 @@ _STEP_S = 110
 _SET_S = 60
 """Time limit of each further set of samples of the step."""
 
-_ALLREDUCE_BYTES = 32 << 20
 _ROUNDS = 5
 
 _UNUSABLE = (ImportError, OSError, RuntimeError, MemoryError, UserError)
@@ -151,7 +150,8 @@ def _examine(
     report.add(libraries={name: _attempt(load) for name, load in _libraries(cluster, identity).items()})
     try:
         communicator = connect()
-        report.add(allreduce=_allreduce(communicator, identity, cluster))
+        if identity.world_size > 1:
+            report.add(**_allreduce(communicator, identity, cluster))
         report.add(clock_offsets_s=_clock_offsets(communicator))
         if wanted.step:
             report.add(step=probe_step(
@@ -179,24 +179,21 @@ def _libraries(cluster: Cluster, identity: Identity) -> dict[str, Callable[[], A
     return {**loaders, **libraries_of(cluster.communication.kind)}
 
 
-def _attempt(load: Callable[[], Any]) -> LibraryFacts:
+def _attempt(load: Callable[[], Any]) -> Any:
     try:
-        return LibraryFacts(has=load())
+        return load() or {}
     except _UNUSABLE as error:
-        return LibraryFacts(problem=" ".join(str(error).split()))
+        return " ".join(str(error).split())
 
 
 def _load_dali() -> None:
     import data.input.pipeline  # noqa: F401, PLC0415
 
 
-def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster) -> AllreduceFacts | None:
-    """Time the allreduce of one large array over all ranks; return None if there is only one rank."""
-    size = identity.world_size
-    if size == 1:
-        return None
-    engine = open_engine(cluster, identity)
-    array = engine.zeros((_ALLREDUCE_BYTES // 4,))
+def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster) -> dict[str, Any]:
+    """Time the allreduce of one large array over all ranks; return its rate, and whether the sums were right."""
+    size, engine = identity.world_size, open_engine(cluster, identity)
+    array = engine.zeros((PROBE_BYTES // 4,))
     ones = engine.flag(array, is_set=True)
     times, is_right = [], True
     for _ in range(1 + _ROUNDS):
@@ -204,8 +201,7 @@ def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster)
         times.append(allreduce_s(engine, communicator, "probe", array))
         is_right = is_right and bool((engine.to_host(array) == size).all())
     median_s = statistics.median(times[1:])  # the first round is a warm-up
-    bus_bytes_per_s = 2 * (size - 1) / size * _ALLREDUCE_BYTES / median_s
-    return AllreduceFacts(_ALLREDUCE_BYTES, bus_bytes_per_s, is_right)
+    return {"bus_bytes_per_s": 2 * (size - 1) / size * PROBE_BYTES / median_s, "sums_are_right": is_right}
 
 
 def _clock_offsets(communicator: Communicator) -> list[float]:

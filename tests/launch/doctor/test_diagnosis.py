@@ -46,9 +46,9 @@ def _sound() -> Ranks:
         row: dict[str, Any] = {
             "rank": rank, "local_rank": rank % 2, "world_size": 6, "host": f"node{rank // 2}",
             "cores": list(range(128)),
-            "libraries": {"MXNet": {"has": {"gpus": 2, "CUDA": True}}, "DALI": {"has": None},
-                          "Horovod": {"has": {"gloo": True, "mpi": True, "nccl": True}}},
-            "allreduce": {"bytes": 32 << 20, "bus_bytes_per_s": 60e9, "is_right": True},
+            "libraries": {"MXNet": {"gpus": 2, "CUDA": True}, "DALI": {},
+                          "Horovod": {"gloo": True, "mpi": True, "nccl": True}},
+            "bus_bytes_per_s": 60e9, "sums_are_right": True,
             "clock_offsets_s": [0.001 * number for number in range(6)],
         }  # fmt: skip
         if rank % 2 == 0:
@@ -119,10 +119,10 @@ TROUBLES = [
     (_set(2, "machine", "environment", "gpus", to=[_GPU]), "FAIL", "driver (node1): 1 GPU for 2 ranks per node;"),
     (_set(2, "machine", "environment", "gpus", to=[_GPU, {**_GPU, "mig.mode.current": "Enabled"}]), "FAIL",
      "driver (node1): 535.104, 2 A100; MIG is on"),
-    (_set(2, "libraries", "DALI", to={"problem": "no such library"}), "FAIL", "libraries (node1): DALI: no such"),
-    (_set(4, "libraries", "Horovod", "has", "nccl", to=False), "FAIL", "libraries (node2): Horovod was built without"),
-    (_set(2, "libraries", "MXNet", "has", "CUDA", to=False), "FAIL", "libraries (node1): this MXNet was built without"),
-    (_set(2, "libraries", "MXNet", "has", "gpus", to=1), "FAIL", "libraries (node1): MXNet: 1 GPU for 2 ranks"),
+    (_set(2, "libraries", "DALI", to="no such library"), "FAIL", "libraries (node1): DALI: no such"),
+    (_set(4, "libraries", "Horovod", "nccl", to=False), "FAIL", "libraries (node2): Horovod was built without"),
+    (_set(2, "libraries", "MXNet", "CUDA", to=False), "FAIL", "libraries (node1): this MXNet was built without"),
+    (_set(2, "libraries", "MXNet", "gpus", to=1), "FAIL", "libraries (node1): MXNet: 1 GPU for 2 ranks"),
     (_set(4, "machine", "environment", "packages", "mxnet-cu112", to="1.9.0"), "FAIL",
      "versions (node2): mxnet-cu112 1.9.0, elsewhere 1.9.1;"),
     (_set(4, "machine", "environment", "packages", "tqdm", to="4.67"), "WARN", "versions (node2): tqdm 4.67"),
@@ -154,8 +154,8 @@ TROUBLES = [
     (_set(0, "clock_offsets_s", 5, to=60.5), "FAIL", "clocks: node2 is 60.500 s ahead of node0"),
     (_set(0, "clock_offsets_s", 2, to=0.5), "WARN", "clocks: node1 is 0.500 s ahead of node0"),
     (_fails, "FAIL", "allreduce (node2): rank 5 on node2: Connection refused;"),
-    (_set(5, "allreduce", "is_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
-    (_set(5, "allreduce", "bus_bytes_per_s", to=19e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 19.00 GB/s"),
+    (_set(5, "sums_are_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
+    (_set(5, "bus_bytes_per_s", to=19e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 19.00 GB/s"),
 ]  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def test_a_host_without_a_compiler_fails_where_steps_are_compiled(compiles: bool
 def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -> None:
     ranks = _sound()
     for rank in ranks:
-        for key in ("libraries", "allreduce", "clock_offsets_s"):
+        for key in ("libraries", "bus_bytes_per_s", "clock_offsets_s"):
             rank.pop(key)
     failed = [str(result) for result in _check(ranks) if result.level == "FAIL"]
     assert failed[0].startswith("FAIL  libraries (node0, node1, node2): a rank ended or hung while it loaded")
@@ -305,11 +305,11 @@ LAPTOP = load_cluster("laptop", [f"cluster.{key}" for key in _OF_LAPTOP])
 def test_libraries_are_told_with_what_they_were_built_with_only_and_a_cpu_needs_no_gpu() -> None:
     ranks = _sound()
     for rank in ranks:
-        rank["libraries"]["Horovod"]["has"]["mpi"] = False
+        rank["libraries"]["Horovod"]["mpi"] = False
     assert _on("libraries", ranks) == ["OK    libraries: MXNet, DALI, Horovod load; with CUDA, gloo, nccl"]
     ranks = ranks[:2]
     ranks[0]["machine"]["environment"]["gpus"] = []
-    ranks[0]["libraries"] = {"MXNet": {"has": {"gpus": 0, "CUDA": False, "gloo": True, "mpi": True, "nccl": False}}}
+    ranks[0]["libraries"] = {"MXNet": {"gpus": 0, "CUDA": False, "gloo": True, "mpi": True, "nccl": False}}
     assert _on("driver", ranks, LAPTOP) == []
     assert _on("libraries", ranks, LAPTOP) == ["OK    libraries: MXNet load; with gloo, mpi"]
 
@@ -341,7 +341,7 @@ def test_hosts_are_compared_only_with_others() -> None:
         "OK    versions: python 3.11.7, mxnet-cu112 1.9.1, driver 535.104 (one host, nothing to compare with)"
     ]
     assert "2 of 6 ranks completed it" in _on("allreduce", ranks)[0]
-    ranks[0] |= {"allreduce": None, "clock_offsets_s": [0.0]}
+    ranks[0] |= {"bus_bytes_per_s": None, "clock_offsets_s": [0.0]}
     one = CLUSTER.model_copy(update=_ONE_RANK)
     assert _on("allreduce", ranks[:1], one) == ["OK    allreduce: one rank, nothing to reduce"]
 
@@ -360,7 +360,7 @@ def test_hosts_are_compared_only_with_others() -> None:
 def test_a_tenth_of_the_links_of_a_rank_is_enough(nodes: int, node: dict[str, Any], rate: float, level: str) -> None:
     cluster = CLUSTER.model_copy(update={"num_nodes": nodes, "node": CLUSTER.node.model_copy(update=node)})
     ranks = _sound()[: 2 * nodes]
-    ranks[-1]["allreduce"]["bus_bytes_per_s"] = rate
+    ranks[-1]["bus_bytes_per_s"] = rate
     (found,) = _on("allreduce", ranks, cluster)
     assert found.startswith(level)
     assert (f", the cluster file has {100 if nodes == 2 else 300} GB/s" in found) == (level == "WARN")

@@ -21,7 +21,7 @@ from configs.schema import Cluster, Recipe
 from launch.doctor import examination
 from launch.doctor.__main__ import main
 from launch.doctor.examination import reachable_part
-from launch.doctor.facts import AllreduceFacts, FolderFacts, LibraryFacts, RankFacts, StepFacts, write_facts
+from launch.doctor.facts import FolderFacts, RankFacts, StepFacts, write_facts
 from launch.doctor.machine import inspect_machine
 from launch.setup.layout import Kind
 from launch.start.local import Outcome
@@ -49,13 +49,12 @@ class _Ranks:
         self.started.append((*load_run(folder / "config.yaml"), words))
         machine = inspect_machine(cluster)
         full = FolderFacts("/full", free_bytes=0, is_writable=True)
-        reduced = AllreduceFacts(1 << 20, bus_bytes_per_s=1e9, is_right=True)
         for rank in reversed(range(cluster.world_size)):
             host, local = self.hosts[rank // cluster.ranks_per_node], rank % cluster.ranks_per_node
             facts = RankFacts(rank, local, cluster.world_size, host, [0, 1])
             if len(self.hosts) > 1:
-                offsets, loaded = [0.0] * cluster.world_size, {ENGINES[cluster.engine.name].title: LibraryFacts(has={})}
-                facts = replace(facts, allreduce=reduced, clock_offsets_s=offsets, libraries=loaded)
+                offsets, loaded = [0.0] * cluster.world_size, {ENGINES[cluster.engine.name].title: {}}
+                facts = replace(facts, bus_bytes_per_s=1e9, clock_offsets_s=offsets, libraries=loaded)
             taken_s = 0.01 * self.slow.get(host, 1.0)
             samples = {part: [taken_s] for part in ("compute", "allreduce", "step")}
             step = StepFacts("step", dict.fromkeys(_PARTS, taken_s), images=64, samples=samples, has_ended=True)
