@@ -70,9 +70,8 @@ class EngineSettings(Section):
     batch_norm: Literal["framework", "fused"] = "framework"
     """What computes batch norm in training. framework: the framework's operator, with addition and ReLU as operators of
     their own; fused: one operator each way for batch norm, the addition behind it and the ReLU, which moves fewer bytes
-    (docs/gpu.md). On a GPU these are kernels by Triton, which needs a C compiler, and so are max pooling and the update
-    by LARS or SGD. fused needs name: torch and layout: NHWC; it has not been timed on a GPU. Evaluations have no batch
-    norm."""
+    (docs/gpu.md). On a GPU these are kernels by Triton, which needs a C compiler, and so is the update by LARS or SGD.
+    fused needs name: torch and layout: NHWC; it has not been timed on a GPU. Evaluations have no batch norm."""
     cuda_graphs: Literal["none", "step", "compute"] = "none"
     """Which part of a step a GPU replays as a CUDA graph, so that Python launches no kernel of it. step: all of it,
     with the allreduces in the backward pass; compute: forward and backward passes as one graph and the update as

@@ -97,10 +97,6 @@ class TrainedNetwork(TrainableNetwork):
 
             self._batch_norm = batch_norm
             operators |= dict.fromkeys(("bn", BN_RELU.name), self._normalise_fused)
-            if self._device.type == "cuda":
-                from train.engine.torch.fused_pool import max_pool  # noqa: PLC0415 (likewise)
-
-                operators["max_pool"] = lambda row, _, values: max_pool(values, row.kernel, row.stride, row.padding)
             stages = [fuse_norms(rows) for rows in stages]
         *first, last = (Layers(rows, operators) for rows in stages)
         self._first_stages: list[Callable[..., Array]] = list(first)

@@ -1,4 +1,4 @@
-"""``python -m tests.train.engine.torch.kernel_program update|pool|norm DEVICE FOLDER``: what kernels leave, in files.
+"""``python -m tests.train.engine.torch.kernel_program update|norm DEVICE FOLDER``: what kernels leave, in files.
 
 With ``launches ARCHITECTURE TYPE ...`` it compiles the kernels of batch norm for a GPU, see `launches`.
 
@@ -97,51 +97,6 @@ def update(case: Update, device: str) -> dict[str, Any]:
     found |= {f"after_{index}": _host(each) for index, each in enumerate(network.masters)}
     found |= {f"copy_{index}": _host(each) for index, each in enumerate(network.weights)}
     return found | {"flags": np.array(flags), "kinds": np.array([each.kind for each in network.parameters])}
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Images, and a window in its side, its stride and its padding."""
-
-    kind: str
-    shape: tuple[int, int, int, int]
-    window: tuple[int, int, int]
-
-    @property
-    def name(self) -> str:
-        """Return a name for files and parameters of tests."""
-        return "-".join(map(str, (self.kind, *self.shape, *self.window)))
-
-    def inputs(self) -> tuple[Any, Any]:
-        """Return images of few different numbers, and the gradient of what is pooled."""
-        import torch
-        from torch.nn import functional
-
-        draw, dtype = torch.Generator().manual_seed(1), getattr(torch, self.kind)
-        x = torch.randint(-2, 3, self.shape, generator=draw).to(dtype)
-        x[0, 0, 0, 0], x[0, 1], x[0, 2, -2:, -2:] = float("nan"), float("-inf"), float("nan")
-        shape = functional.max_pool2d(x.float(), *self.window).shape
-        return x, torch.randn(shape, generator=draw).to(dtype)
-
-
-POOLS = [
-    *(Pool(kind, (2, 72, 9, 8), (3, 2, 1)) for kind in ("float16", "bfloat16", "float32")),
-    Pool("float32", (1, 64, 15, 16), (3, 2, 0)),
-    Pool("float32", (3, 5, 6, 7), (2, 2, 0)),
-    Pool("float32", (1, 7, 5, 6), (3, 1, 1)),
-    Pool("float32", (1, 3, 7, 8), (2, 3, 0)),
-    Pool("float32", (1, 3, 9, 9), (5, 2, 2)),
-]
-
-
-def pool(case: Pool, device: str) -> dict[str, Any]:
-    """Return the output and the gradient of the input."""
-    from train.engine.torch.fused_pool import max_pool
-
-    x, gradient = (each.to("cuda" if device == "gpu" else device) for each in case.inputs())
-    output = max_pool(x.requires_grad_(), *case.window)
-    output.backward(gradient)
-    return {"output": _host(output), "gradient": _host(x.grad)}
 
 
 EPSILON = 1e-5
@@ -293,7 +248,7 @@ if __name__ == "__main__":
     if program == "launches":
         sys.stdout.write(json.dumps(launches(int(words[0]), *words[1:])))
     else:
-        programs: dict[str, Any] = {"update": (update, UPDATES), "pool": (pool, POOLS), "norm": (norm, NORMS)}
+        programs: dict[str, Any] = {"update": (update, UPDATES), "norm": (norm, NORMS)}
         compute, cases = programs[program]
         for case in cases:
             np.savez(Path(words[1]) / f"{case.name}.npz", **compute(case, words[0]))

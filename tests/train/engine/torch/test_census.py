@@ -143,7 +143,7 @@ def test_float16_takes_the_batch_norm_of_cudnn(census: dict[str, Census]) -> Non
 def test_our_kernels_leave_no_addition_and_no_relu_and_move_a_quarter_less(census: dict[str, Census]) -> None:
     usual, fused = (census[f"imagenet-b256:float16:0{each}"] for each in ("", ":none:fused"))
     with_additions, forward = (found["operators"]["forward"] for found in (usual, fused))
-    assert (forward["batch_norm"], forward["max_pool"]) == (53, 1)
+    assert forward["batch_norm"] == 53
     assert not any("relu" in name for name in forward)
     assert with_additions["add_"] - forward["add_"] == 16, "one in each block"
     apart, together = (sum(found["bytes"].values()) - found["bytes"]["convolution"] for found in (usual, fused))
