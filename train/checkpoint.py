@@ -35,29 +35,15 @@ logger = logging.getLogger(__name__)
 Collect = Callable[[], SavedState]
 
 
-class NullWriter:
-    """The writer of every rank but 0, which has the state that all ranks share: it writes nothing."""
-
-    def write(self, step: int, collect: Collect, *, mark: str | None = None) -> None:
-        """Take the state that ``collect`` returns; returns before the state is written."""
-
-    def wait(self) -> None:
-        """Wait until everything is written; raises the error of the last write if it failed."""
-
-    def has_written(self, step: int) -> bool:
-        """Return whether the newest checkpoint that was written is that of ``step``; true where nothing is written."""
-        return True
-
-
-class CheckpointWriter(NullWriter):
+class CheckpointWriter:
     """Writes checkpoints in a thread of its own, one after the other.
 
     Args:
-        folder: The checkpoints of the run.
+        folder: The checkpoints of the run. If None, as on every rank but 0, nothing is written.
         keep: Number of newest checkpoints to keep.
     """
 
-    def __init__(self, folder: CheckpointFolder, keep: int) -> None:
+    def __init__(self, folder: CheckpointFolder | None, keep: int) -> None:
         self._folder, self._keep = folder, keep
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[Path] | None = None
@@ -65,10 +51,12 @@ class CheckpointWriter(NullWriter):
         self._written: int | None = None
 
     def write(self, step: int, collect: Collect, *, mark: str | None = None) -> None:
-        """Copy the state to the host and let the thread write it; waits for the previous checkpoint.
+        """Copy the state that ``collect`` returns to the host and let the thread write it; waits for the one before.
 
         The error of the previous checkpoint is reported, and does not keep this one from being written.
         """
+        if self._folder is None:
+            return
         try:
             self.wait()
         except UserError as error:
@@ -77,15 +65,15 @@ class CheckpointWriter(NullWriter):
         self._pending = self._thread.submit(self._folder.write, step, collect(), keep=self._keep, mark=mark)
 
     def wait(self) -> None:
-        """See `NullWriter`."""
+        """Wait until everything is written; raises the error of the last write if it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
             self._written = self._step
 
     def has_written(self, step: int) -> bool:
-        """See `NullWriter`."""
-        return self._written == step
+        """Return whether the newest checkpoint that was written is that of ``step``; true where nothing is written."""
+        return self._folder is None or self._written == step
 
 
 @dataclass
@@ -112,7 +100,7 @@ class Checkpoints:
     network: TrainableNetwork
     optimizer: Optimizer
     communicator: Communicator
-    writer: NullWriter
+    writer: CheckpointWriter
     fixed_settings: Mapping[str, Any]
     every_epochs: int | None
     saved: Position

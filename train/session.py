@@ -25,7 +25,7 @@ from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog
 from train.best_checkpoint import BestMark
-from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
+from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
@@ -289,7 +289,7 @@ def _checkpoints(
         network=rank.model.network,
         optimizer=rank.model.optimizer,
         communicator=rank.communicator,
-        writer=CheckpointWriter(folder.checkpoints, policy.keep) if rank.identity.rank == 0 else NullWriter(),
+        writer=CheckpointWriter(None if rank.identity.rank else folder.checkpoints, policy.keep),
         fixed_settings=facts,
         # Asynchronous ranks share no state before the end of the run.
         every_epochs=policy.every_epochs if is_synchronous else None,
