@@ -331,16 +331,13 @@ class TorchCommunicator(Communicator):
                 flat.unload(group)
         self._pending.clear()
 
-    def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Divide all sums by a few launches, where the base class would take two for each array."""
-        self.sum(name, arrays)
-        with self._torch.no_grad():
-            self._torch._foreach_div_(list(arrays), self.world_size)
-
     def gather_rows(self, name: str, row: bytes) -> list[bytes]:
         """Gather one tensor."""
         own = self._torch.frombuffer(bytearray(row), dtype=self._torch.uint8).to(self._device)
-        return [each.tobytes() for each in self._gathered(own).cpu().numpy()]
+        rows = own.new_empty(self.world_size, len(own))
+        # Not into one tensor, which MPI can since PyTorch 2.6 only.
+        self._begin(self._distributed.all_gather, list(rows), own).wait()
+        return [each.tobytes() for each in rows.cpu().numpy()]
 
     def swap(self, array: Any, partner: int | None) -> Any | None:
         """Send and receive side by side."""
@@ -353,18 +350,6 @@ class TorchCommunicator(Communicator):
         for work in works:
             work.wait()
         return received
-
-    def _gathered(self, own: Any) -> Any:
-        """Return every rank's ``own``, which has one axis, by rank, along a new first axis."""
-        distributed = self._distributed
-        rows = own.new_empty(self.world_size * len(own))
-        if distributed.get_backend() == "mpi":  # gathers into one tensor since PyTorch 2.6 only
-            self._begin(distributed.all_gather, list(rows.split(len(own))), own).wait()
-        elif hasattr(distributed, "all_gather_single"):  # its name since PyTorch 2.13
-            self._begin(distributed.all_gather_single, rows, own).wait()
-        else:
-            self._begin(distributed.all_gather_into_tensor, rows, own).wait()
-        return rows.view(-1, len(own))
 
     def _begin(self, collective: Callable[..., Any], *tensors: Any) -> Any:
         """Start a collective; return its work, which is also kept for a while (`_WORKS_HELD`)."""

@@ -31,9 +31,6 @@ class _World:
         work = self._group.allreduce([tensor])
         return work if async_op else work.wait()
 
-    def get_backend(self) -> str:
-        return "mpi"
-
     def all_gather(self, rows: Sequence[Any], own: Any, *, async_op: bool) -> Any:
         assert async_op
         return self._group.allgather([list(rows)], [own])
