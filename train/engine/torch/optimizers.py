@@ -73,7 +73,7 @@ class _Optimizer(RuleOptimizer):
     """Values of `_numbers` with which an update by gradients of 0 changes nothing."""
 
     _HAS_KERNELS: ClassVar[bool] = False
-    """Whether the update has kernels of its own, which take whole tensors, and so neither blocks nor compiled loops."""
+    """Whether the update has a kernel of its own, which takes whole tensors: neither blocks nor compiled loops."""
 
     def _prepare(self) -> None:
         network, config = self._network, self.config
@@ -152,7 +152,7 @@ class _Optimizer(RuleOptimizer):
         if self._network.may_overflow:
             skipped = clear_unless_finite([piece.gradients for piece in self._pieces], self._one)
         self._update_by(self._on_device if skipped is None else torch.where(skipped > 0, self._idle, self._on_device))
-        if self._host is None:
+        if self._host is None and not self._HAS_KERNELS:
             self._network.follow_masters()
         return skipped
 
@@ -193,7 +193,7 @@ class MomentumOptimizer(_Optimizer):
         return hyper.lr, hyper.momentum, hyper.weight_decay, 1.0
 
     def _update_by(self, numbers: Any) -> None:
-        lr, momentum, decay, share = numbers.unbind()
+        lr, _, decay, _ = numbers.unbind()
         self._rates.copy_(lr)
         if self._trusted:
             self._rates.index_copy_(0, self._places, lr * self._trust_ratios(decay))
@@ -203,7 +203,12 @@ class MomentumOptimizer(_Optimizer):
         if self._host is not None:
             tensors = numbers, self._rates, self._decay_rates
             self._host("momentum", *tensors, scale=-self._rescale, is_decoupled=self.config.is_decoupled)
-            return
+        else:
+            self._move(numbers)
+
+    def _move(self, numbers: Any) -> None:
+        """Queue the update by operators, or by a kernel of a subclass."""
+        momentum, share = numbers[1], numbers[3]
         for piece in self._pieces:
             (velocity,) = piece.moments
             velocity.mul_(momentum)

@@ -99,8 +99,8 @@ def test_an_update_takes_few_launches(census: dict[str, Census]) -> None:
     # One for each operator and type of gradients, a few for the rates, and for LARS those of norms and trust ratios.
     for trace, found in census.items():
         launches, most = sum(found["launches"]["update"].values()), 25 if trace.startswith("imagenet") else 50
-        # For each of two types sums of squares and an update, the rates of all tensors, and the rate of the step.
-        assert launches <= (6 if "fused" in trace else most), trace
+        # With fused batch norms, a kernel for each of two types of gradients in the place of the operators.
+        assert launches <= most - 9 * ("fused" in trace), trace
 
 
 def test_an_evaluation_takes_few_launches_and_next_to_none_beside_a_graph(told: dict[str, Any]) -> None:
@@ -154,8 +154,8 @@ def test_our_kernels_leave_no_addition_and_no_relu_and_move_a_quarter_less(censu
 def test_an_update_by_lars_moves_little_more_than_it_must(census: dict[str, Census]) -> None:
     # Reads weights and gradients twice and velocities once; writes weights, their copies and velocities.
     least = _GRADIENTS * (2 * (4 + 2) + 4 + 4 + 2 + 4)
-    # The census takes the copies as read, too.
-    assert least <= census["mlperf-b3264:float16:0:none:fused"]["bytes_of_update"] < 1.1 * least
+    # Gradients are also searched for what is not finite, and cleared then; the census takes the copies as read, too.
+    assert least <= census["mlperf-b3264:float16:0:none:fused"]["bytes_of_update"] < 1.4 * least
 
 
 def test_the_page_has_the_launches_of_a_step(told: dict[str, Any], request: pytest.FixtureRequest) -> None:
