@@ -20,7 +20,7 @@ from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.comm.neighbours import like
 from train.engine.protocol import Array, TrainableNetwork
-from train.engine.torch.compiling import Compiler
+from train.engine.torch.compiling import compiler
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers, Operator
 from train.engine.torch.shared_norm import SharedStatistics, shared_norm
@@ -84,7 +84,6 @@ class TrainedNetwork(TrainableNetwork):
         self._batch_statistics: dict[str, Sequence[Array]] = {}
         self._masks: dict[str, Array] = {}
         self._allocate()
-        self._compiler = Compiler(cluster.ranks_per_node) if settings.compile else None
         self._divide(cluster, losses_of(engine, recipe))
 
     def _divide(self, cluster: Cluster, losses: Losses) -> None:
@@ -101,9 +100,10 @@ class TrainedNetwork(TrainableNetwork):
         *first, last = (Layers(rows, operators) for rows in stages)
         self._first_stages: list[Callable[..., Array]] = list(first)
         self._losses: Losses = lambda values, labels: losses(last(values, self._tensors).float(), labels)
-        if self._compiler is not None:
-            self._first_stages = [self._compiler.compiled(stage) for stage in first]
-            self._losses = self._compiler.compiled(self._losses)
+        if cluster.engine.compile:
+            compiled = compiler(cluster.ranks_per_node)
+            self._first_stages = [compiled(stage) for stage in first]
+            self._losses = compiled(self._losses)
 
     def _allocate(self) -> None:
         are_float32 = [each.is_norm for each in self.parameters]
@@ -339,12 +339,6 @@ class TrainedNetwork(TrainableNetwork):
                 self._queued.popleft().synchronize()
 
     def inference(self) -> Callable[[Array], Array]:
-        """Fold batch norm into the weights as they are now; return the function from images to logits.
-
-        The warm-up ends with an inference: by then, everything is compiled that the steps need.
-        """
-        if self._compiler is not None:
-            self._compiler.has_all = True
         tensors = {**self._weights(), **self._statistics}
         folded = FoldedInference(self.network, tensors, epsilon=self.model.bn_epsilon, dtype=self._dtype)
 

@@ -76,29 +76,6 @@ def test_compiled_steps_are_the_eager_ones_and_compile_once(
     assert arrived.index(last) < arrived.index(0), "the last stage's gradients do not wait for the first stage"
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_another_shape_than_those_of_the_warm_up_is_compiled_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    rows = Rows(3, 8)
-    rows.dense("classifier", rows.add("pool", "global_pool", "data"), 10)
-    table = Network("made", 8, 3, 10, tuple(rows.layers))
-    engine, _, network = small_network("torch", COMPILE, "cluster.ranks_per_node=1", table=table)
-    for size in (8, 2):
-        forward_backward(network, *random_batch(engine, network, size))
-    network.inference()
-    for size in (8, 2):
-        forward_backward(network, *random_batch(engine, network, size))
-    assert not _warnings(caplog)
-    forward_backward(network, *random_batch(engine, network, 4))
-    (warning,) = _warnings(caplog)
-    assert "compiles again within the run" in warning
-    assert "(4, 3, 8, 8) torch.float32" in warning
-
-
-def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name.startswith("train.")]
-
-
 @pytest.mark.medium
 def test_eager_runs_do_not_wait_for_the_import_of_the_compiler() -> None:
     code = "import sys, train.engine.torch.engine; print([name for name in sys.modules if name == 'torch._dynamo'])"

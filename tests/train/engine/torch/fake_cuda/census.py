@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -62,7 +63,6 @@ def _compiled() -> list[tuple[str, int, int]]:
         and so not fuse.
     """
     import torch._inductor.lowering  # which decompositions need
-    from torch import _dynamo
     from torch._dynamo.backends.common import aot_autograd
     from torch._inductor.decomposition import select_decomp_table
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -91,7 +91,7 @@ def _compiled() -> list[tuple[str, int, int]]:
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
         _no_driver(torch, _Record()),
-        mock.patch.object(_dynamo, "lookup_backend", lambda _: inductor),
+        mock.patch.object(torch, "compile", partial(torch.compile, backend=inductor)),
     ):
         engine: Any = open_engine(cluster, Identity(0, _RANKS, 0, _RANKS, "here", "torchrun"))
         network = engine.build_network(network_of(recipe.model), recipe, accumulate=False)
