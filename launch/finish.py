@@ -166,7 +166,7 @@ def _judgement(verdict: Verdict) -> str:
     """Return what the official checker says of a log, in one line."""
     words = painted("passes", "good", sys.stdout)
     if not verdict.passed:
-        words = painted("fails", "bad", sys.stdout) + f": {verdict.explained[0]}"
+        words = painted("fails", "bad", sys.stdout) + f": {verdict.messages[0]}"
     return f"MLPerf training {verdict.ruleset} log check: {words}"
 
 

@@ -33,8 +33,8 @@ def _run_verb(arguments: Sequence[str]) -> int:
     return parse(parser(), work, arguments)
 
 
-def _check(*, paths: list[Path], ruleset: str | None, division: str | None, raw: bool) -> int:
-    """Print a line for each run, log and ruleset, below it each complaint in words; keep the verdicts in run folders.
+def _check(*, paths: list[Path], ruleset: str | None, division: str | None) -> int:
+    """Print a line for each run, log and ruleset, below it each complaint; keep the verdicts in run folders.
 
     A run folder whose log contradicts its other files fails too: the official checker reads the log alone.
     """
@@ -60,10 +60,8 @@ def _check(*, paths: list[Path], ruleset: str | None, division: str | None, raw:
         for log, own in logs:
             verdict = verdicts[log, own]
             counts = decides is None or verdict.ruleset in decides
-            pairs_of_words = zip(verdict.explained, verdict.messages, strict=True)
-            lines = [f"{words}\n  {message}" if raw else words for words, message in pairs_of_words]
-            if run is not None and not run.passed and not counts:
-                lines = []  # Why the log of a run that did not come to its end is incomplete, its own line says.
+            # Why the log of a run that did not come to its end is incomplete, its own line says.
+            lines = () if run is not None and not run.passed and not counts else verdict.messages
             passed = True if verdict.passed else False if counts else None
             _print_verdict(passed, verdict.ruleset, given.get(log, log), *lines)
             has_failed |= counts and not verdict.passed
@@ -125,9 +123,9 @@ def _watch(*, run_folder: Path, every: float, once: bool, track: list[str]) -> i
 
 def _check_parser() -> Parser:
     words = (
-        "Judge runs, and MLPerf logs with the official compliance checker, and explain each complaint. Exit status 0 "
-        "if all pass. A run passes if it succeeded and its files agree; as in ./run.sh train, its log decides, too, if "
-        "the recipe submits (mlperf.submits), or with --ruleset or --division."
+        "Judge runs, and MLPerf logs with the official compliance checker. Exit status 0 if all pass. A run passes if "
+        "it succeeded and its files agree; as in ./run.sh train, its log decides, too, if the recipe submits "
+        "(mlperf.submits), or with --ruleset or --division."
     )
     parser = Parser(prog="./run.sh check", description=words)
     parser.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and logs of any submitter")
@@ -135,7 +133,6 @@ def _check_parser() -> Parser:
     parser.add_argument("--ruleset", metavar="R", help=words)
     words = "judge by this division's rules (default: the log's division)"
     parser.add_argument("--division", choices=("open", "closed"), help=words)
-    parser.add_argument("--raw", action="store_true", help="also print the checker's own messages")
     return parser
 
 

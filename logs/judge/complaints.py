@@ -1,30 +1,26 @@
-"""The official checker's report as complaints of one line each, and these in plain words with a remedy.
+"""The official checker's report as complaints of one line each, in the checker's own words, with a remedy.
 
-The checker prints its rules as Python expressions on a line ``v`` and a state ``s``. They are shown with plain names;
-none is executed here.
+The checker prints its rules as Python expressions on a line ``v`` and a state ``s``. None is executed here.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from logs.read.lines import read_events, to_number
-
 _NO_EVENT = "No log lines detected"
 _SEPARATOR = "\n" + "-" * 30 + "\n"
 _UNREADABLE_SHOWN = 3
 
-_OPEN = ", or submit in the open division (recipe: mlperf.division: open)"
-_LATER = ", or judge the log by ruleset 4.0.0 in the open division (recipe: mlperf.ruleset: 4.0.0)"
+_KEY = re.compile(r"(?:CHECK for|occurrence of) '(\w+)'|Failed checks for (\w+)")
 
 
 def complaints_of(report: str, log: Path, ruleset: str, *, inserted: bool) -> Iterator[str]:
-    """Yield the complaints of the checker's report, one line each, in the checker's own words.
+    """Yield the complaints of the checker's report, one line each.
 
     Args:
         report: What the checker wrote.
@@ -43,11 +39,21 @@ def complaints_of(report: str, log: Path, ruleset: str, *, inserted: bool) -> It
         yield f"and {len(unreadable) - _UNREADABLE_SHOWN} more lines cannot be read"
     if _NO_EVENT in report:
         # Without an event, every key is missing; one complaint says more than seventeen.
-        yield _NO_EVENT
+        yield "the file contains no MLPerf event in the format of this ruleset; give the log of a run"
         return
     for complaint in parse_error.sub("", report).removeprefix("WARNING -  ").split(_SEPARATOR):
         if complaint.strip():
-            yield _with_values(_shortened(complaint, event_lines), log)
+            yield _with_remedy(_shortened(complaint, event_lines))
+
+
+def explain_crash(message: str) -> str:
+    """Return the last line of a checker that crashed with what it means: a value without rules, or of another form."""
+    if found := re.match(r"FileNotFoundError: .*/(.*)\.yaml", message):
+        return (
+            f"the ruleset has no rules called {found[1]}, allowed: submission_benchmark resnet, opt_name lars or sgd, "
+            "and submission_division open or closed, which --division replaces"
+        )
+    return f"the checker crashed on this log ({message}); correct the value of the wrong form"
 
 
 def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
@@ -60,93 +66,36 @@ def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
 
 
 def _shortened(complaint: str, event_lines: list[int]) -> str:
-    """Return a complaint in one line: what failed, the part of the state that the test asks for, and the log's line."""
+    """Return a complaint in one line: what failed, the log's line, and what that line has."""
+    words, _, _ = complaint.partition("\ncurrent context[s]=")
     head = re.match(r"CHECK for '(\w+)' failed in line (\d+):\n.*\nfailed test: (.*)\n", complaint)
-    words, _, context = complaint.partition("\ncurrent context[s]=")
-    state_text, _, line_text = context.partition("\ncurrent line[v]=")
-    test = head[3].strip() if head else words
-    state = {name: value for name, value in _mapping(state_text).items() if f"s['{name}']" in test}
-    told = f"; with {json.dumps(state)}" if state else ""
     if head is None:
-        return " ".join(words.split()) + told
-    line = _mapping(line_text or complaint.partition("\ncurrent line[v]=")[2])
+        return " ".join(words.split())
+    line = _mapping(complaint.partition("\ncurrent line[v]=")[2])
     metadata = line.get("metadata")
     got = {"value": line.get("value"), **(metadata if isinstance(metadata, dict) else {})}
     shown = {name: value for name, value in got.items() if name not in ("file", "lineno")}
     number = dict(enumerate(event_lines)).get(int(head[2]), int(head[2]) + 1)
-    return f"line {number}: CHECK for '{head[1]}' failed: {test}{told}; got {json.dumps(shown)}"
+    return f"line {number}: CHECK for '{head[1]}' failed: {head[3].strip()}; got {json.dumps(shown)}"
 
 
-def _with_values(message: str, log: Path) -> str:
-    """Add the lowest and the highest logged value to a complaint that no value of a key passes."""
-    never = re.match(r"Failed checks for (\w+) : ", message)
-    if never is None:
-        return message
-    values = [to_number(event.value) for event in read_events(log) if event is not None and event.key == never[1]]
-    numbers = [value for value in values if value is not None]
-    return f"{message}; got {json.dumps({'lowest': min(numbers), 'highest': max(numbers)})}" if numbers else message
-
-
-def _mapping(text: str | None) -> dict[str, Any]:
+def _mapping(text: str) -> dict[str, Any]:
     """Return a JSON object; an empty one for text that is none."""
     try:
-        tree = json.loads(text or "{}")
+        tree = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return tree if isinstance(tree, dict) else {}
 
 
-def explain(message: str, ruleset: str) -> str:
-    """Return a message of `logs.judge.compliance.Verdict` in plain words with a remedy; an unknown one unchanged.
-
-    Args:
-        message: The message.
-        ruleset: The ruleset of the verdict.
-    """
-    for complaint in _remedies()["complaints"]:
-        if found := re.match(complaint["pattern"], message):
-            told = _told({**complaint, **found.groupdict()}, ruleset)
-            return str(complaint["words"].format(**told))
-    return message
+def _with_remedy(complaint: str) -> str:
+    """Return a complaint with what to do about the key that it names, if that is known."""
+    found = _KEY.search(complaint)
+    remedy = _remedies().get(found[1] or found[2]) if found else None
+    return f"{complaint}; {remedy}" if remedy else complaint
 
 
 @cache
-def _remedies() -> dict[str, Any]:
-    tree: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("remedies.yaml").read_text(encoding="utf-8"))
+def _remedies() -> dict[str, str]:
+    tree: dict[str, str] = yaml.safe_load(Path(__file__).with_name("remedies.yaml").read_text(encoding="utf-8"))
     return tree
-
-
-def _told(groups: Mapping[str, Any], ruleset: str) -> dict[str, Any]:
-    """Return the groups of a complaint's pattern in plain words, and the remedy."""
-    told, about, key = dict(groups), groups.get("about", ""), groups.get("key", "")
-    told["keys"] = (groups.get("keys") or "").replace("'", "")
-    told["got"] = _listed(_mapping(groups.get("got")))
-    told["range"], ends = "", _mapping(groups.get("range"))
-    if ends.keys() >= {"lowest", "highest"}:
-        told["range"] = f" (from {ends['lowest']} to {ends['highest']})"
-        about = "perfect" if key == "eval_accuracy" and ends["lowest"] >= 1 else about
-    # A rule is a Python expression on a line v and a state s.
-    rule = re.sub(r"[vs](?:\['metadata'\])?\['(\w+)'\]", r"\1", " ".join((groups.get("rule") or "").split()))
-    state = groups.get("state")
-    told["rule"] = f"the rule is {rule}" + (f", where {_listed(_mapping(state))}" if state else "")
-    return told | {"remedy": _remedy(key, about, ruleset)}
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    shown = [f"{name} {json.dumps(value)}" for name, value in values.items() if value is not None]
-    return ", ".join(shown).replace('"', "") or "no value"
-
-
-def _remedy(key: str, about: str, ruleset: str) -> str:
-    """Return what to do about a key; about its value, also which division or ruleset leaves the value free."""
-    known = _remedies()["keys"].get(key, {})
-    if about == "never" and about not in known:
-        about = "value"
-    if about not in known:
-        return str(known.get("else", f"log {key} from rank 0, as the rule asks"))
-    if about not in ("value", "never"):
-        return str(known[about])
-    if ruleset == "0.6.0":  # It asks the same of both divisions.
-        return str(known[about]) + (_LATER if key.startswith("opt_") else "")
-    # In round v0.7, the open division had a target, too.
-    return str(known[about]) + (_LATER if (key, ruleset) == ("eval_accuracy", "0.7.0") else _OPEN)

@@ -20,9 +20,9 @@ from configs.reading import is_file, patiently
 from configs.schema import Recipe
 from logs.disk import dispensable, read_as, write_json
 from logs.folder import VERDICT_FILE, Summary
-from logs.judge.complaints import complaints_of, explain
+from logs.judge.complaints import complaints_of, explain_crash
 from logs.mlperf import RESULT_FILES, event_of
-from logs.read.files import foreign_content, logs_in
+from logs.read.files import NO_EVENT, has_event, logs_in
 from logs.read.lines import ROUNDS
 from logs.read.parse import parse_log
 
@@ -42,8 +42,8 @@ class Verdict:
     """The verdict of the official checker on one log under one ruleset.
 
     Attributes:
-        messages: The checker's complaints, one line each, shortened; empty if ``passed``. Line numbers are those of the
-            log file.
+        messages: The checker's complaints, one line each, with a remedy; empty if ``passed``. Line numbers are those of
+            the log file.
         log_sha256: Digest of the judged log, by which a reader knows whether the verdict belongs to the log at hand;
             None if there was no log.
     """
@@ -52,11 +52,6 @@ class Verdict:
     passed: bool
     messages: tuple[str, ...]
     log_sha256: str | None = None
-
-    @property
-    def explained(self) -> tuple[str, ...]:
-        """The complaints in plain words, each with a remedy."""
-        return tuple(explain(message, self.ruleset) for message in self.messages)
 
 
 def asks_for_log(recipe: Recipe, summary: Summary) -> bool:
@@ -112,11 +107,11 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         return verdict()
     if event_of("resumed_from_step").search(log.read_bytes()):
         return verdict(_RESUMED_WORDS)
-    if foreign := foreign_content(log):
-        return verdict(foreign)
-    silent = f"the checker ended with exit status {done.returncode} and no message"
-    crash = (done.stderr.strip().splitlines() or [silent])[-1]
-    return verdict(*(list(complaints_of(words, log, ruleset, inserted=division is not None)) or [crash]))
+    if not has_event(log):
+        return verdict(NO_EVENT)
+    crash = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}, and no message"])[-1]
+    complaints = list(complaints_of(words, log, ruleset, inserted=division is not None))
+    return verdict(*(complaints or [explain_crash(crash)]))
 
 
 def digest_of(log: Path) -> str:

@@ -23,7 +23,7 @@ from logs.judge.evidence import Problem, problem_of
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
-from logs.read.files import foreign_content
+from logs.read.files import NO_EVENT
 from logs.read.lines import to_number
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
@@ -185,8 +185,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
     if path.is_file():
         record = parse_log(path)
         if record.ruleset is None:
-            words = foreign_content(path) or "contains no event of an MLPerf log; give run folders or logs of training"
-            raise NoRun(f"{path}: {words}")
+            raise NoRun(f"{path}: {NO_EVENT}")
         return ReportedRun(name or path.stem, path, path, record, settings=_logged(record))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give run folders or logs")

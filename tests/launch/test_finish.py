@@ -133,7 +133,7 @@ def test_a_run_ends_with_its_figures_and_no_word_on_a_log_that_nobody_submits(
     ("settings", "ended", "status", "line"),
     [
         (["4.0.0"], {"rcp": {"words": "normal"}}, 0, "MLPerf training 4.0.0 log check: passes; reference .*: normal"),
-        (["0.6.0"], {}, 1, "MLPerf training 0.6.0 log check: fails: cache_clear is missing; drop the images from .*"),
+        (["0.6.0"], {}, 1, "MLPerf training 0.6.0 log check: fails: .*'cache_clear'.*; drop the images from .*"),
         (["0.6.0"], {"resumed_from_step": 9}, 0, "resumed from step 9: not for submission; times and rates are .*"),
         (["0.6.0"], {"is_cold": False}, 0, "not for submission: images were in memory as the run began, .*"),
         (["4.0.0"], {"status": "aborted", "failure": "loss not finite", "steps": 9}, 1, ""),

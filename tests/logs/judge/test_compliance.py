@@ -1,10 +1,8 @@
 """The official checker's verdict on logs and run folders, as `check` prints and keeps it."""
 
-import gzip
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,30 +44,13 @@ def test_a_run_without_logs_fails_both_rulesets(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (lambda _: b"", "the file is empty; give the log of a run"),
-        (gzip.compress, "the file is compressed; unpack it first"),
-        (lambda log: log.decode().encode("utf-16"), "the file is text in UTF-16; convert it: iconv"),
-        (
-            lambda log: b"\x1b[32m" + log.replace(b"\n", b"\x1b[0m\n\x1b[32m"),
-            "the lines have colour codes of a terminal",
-        ),
-        (lambda log: log.replace(b":::MLLOG", b""), "the file is JSON without :::MLLOG; write each event on one line"),
-        (lambda log: log.replace(b":::MLLOG {", b":::MLLOG {\n "), "an event is spread over several lines; write each"),
-        (lambda log: bytes(99), "the file is not text; give the log of a run"),
-        (lambda log: b"step 1 loss 2.3\n", "the file contains no MLPerf event"),
-    ],
-)
-def test_a_file_that_is_no_log_is_told_by_what_it_holds(
-    tmp_path: Path, toy_run: Any, capsys: pytest.CaptureFixture[str], spoil: Callable[[bytes], bytes], told: str
-) -> None:
+def test_a_file_that_is_no_log_is_told(tmp_path: Path, toy_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     toy_run.write(tmp_path)
-    log = (tmp_path / RESULT_FILES["4.0.0"]).read_bytes()
-    (tmp_path / "given.txt").write_bytes(spoil(log))
-    assert main(["check", str(tmp_path / "given.txt")]) == 1
-    assert capsys.readouterr().out.splitlines()[1].strip().startswith(told)
+    log, given = (tmp_path / RESULT_FILES["4.0.0"]).read_bytes(), tmp_path / "given.txt"
+    for content in (b"", b"step 1 loss 2.3\n", log.decode().encode("utf-16"), log.replace(b":::MLLOG", b"")):
+        given.write_bytes(content)
+        assert main(["check", str(given)]) == 1
+        assert capsys.readouterr().out.splitlines()[1].strip().startswith("no line of an MLPerf log (:::ML) is in it")
 
 
 def test_a_log_is_judged_by_the_ruleset_of_its_format_whatever_its_name(tmp_path: Path, toy_run: Any) -> None:
@@ -91,11 +72,10 @@ def test_check_prints_pass_or_fail_for_each_log_and_has_the_exit_status(
     assert capsys.readouterr().out == f"PASS  0.6.0  {run}/result_0.mll.txt\nPASS  4.0.0  {run}/result_0.txt\n"
     log = run / "result_0.txt"
     log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if "run_stop" not in line))
-    assert main(["check", "--raw", str(log)]) == 1
-    words = "Required EXACTLY_ONE occurrence of 'run_stop' but found 0"
-    verdict, explained, said = capsys.readouterr().out.splitlines()
-    assert (verdict, said) == (f"FAIL  4.0.0  {log}", f"        {words}")
-    assert explained.startswith("      run_stop is missing; ")
+    assert main(["check", str(log)]) == 1
+    verdict, complaint = capsys.readouterr().out.splitlines()
+    assert verdict == f"FAIL  4.0.0  {log}"
+    assert complaint.startswith("      Required EXACTLY_ONE occurrence of 'run_stop' but found 0; ")
 
 
 def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(
@@ -107,10 +87,10 @@ def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(
     assert main(["check", str(log)]) == 0
     assert capsys.readouterr().out.startswith("PASS  1.0.0")
     assert main(["check", "--division", "closed", "--ruleset", "4.0.0", str(log)]) == 1
-    assert "no eval_accuracy passes (from 0.25 to 0.5); the rule is value >= 0.759" in capsys.readouterr().out
+    assert "Failed checks for eval_accuracy : v['value'] >= 0.759" in capsys.readouterr().out
     log.write_text(samples.mllog([each for each in old if each[1] != "submission_division"]))
     assert main(["check", str(log)]) == 1
-    assert "submission_division is missing; set mlperf.division" in capsys.readouterr().out
+    assert "'submission_division' but found 0; set mlperf.division" in capsys.readouterr().out
     assert main(["check", "--division", "open", str(log)]) == 0
 
 
@@ -143,7 +123,7 @@ def test_the_log_of_a_rehearsal_or_a_resumed_run_is_refused_for_that_alone(
     log = tmp_path / "log"
     log.write_text((samples.mllog if ruleset == "4.0.0" else samples.mll)([*before, (at, key, 9, {}), *events]))
     verdict = judge(log, ruleset)
-    assert (verdict.passed, verdict.explained) == (False, (words,))
+    assert (verdict.passed, verdict.messages) == (False, (words,))
     assert verdict.log_sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
 
 

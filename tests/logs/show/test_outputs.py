@@ -96,7 +96,7 @@ def test_what_is_no_run_among_runs_is_left_out_with_a_note(
     assert [figures["log"] for figures in json.loads(said.out)] == ["runs/one/result_0.txt", "runs/two/result_0.txt"]
     assert said.err == (
         "note: runs/data: contains neither result_*.txt nor config.yaml; it is left out\n"
-        "note: runs/notes.txt: contains no event of an MLPerf log; it is left out\n"
+        "note: runs/notes.txt: no line of an MLPerf log (:::ML) is in it; it is left out\n"
     )
 
 
