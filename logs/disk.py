@@ -19,29 +19,8 @@ from configs.reading import Unreadable, file_of, patiently, read_bytes
 from configs.sync import sync
 
 _WRITABLE = 0o222
-_SPACE = "free some space, or {elsewhere}"
-_SERVER = "check the disk or the file server, or {elsewhere}"
-_IN_THE_WAY = "move it away, or give another folder"
 _DAMAGED = "repeat the run, or remove the file"
-_REASONS = {
-    errno.ENOSPC: ("the disk is full", _SPACE),
-    errno.EDQUOT: ("the disk quota is used up", _SPACE),
-    errno.EFBIG: ("the file would become larger than the file system or the user's limit (ulimit -f) allows", _SPACE),
-    errno.EIO: ("the disk or the file server reports an input/output error", _SERVER),
-    errno.ESTALE: ("the file server no longer knows the file (stale file handle)", _SERVER),
-    errno.EROFS: ("the file system is read-only", _SERVER),
-    errno.ETIMEDOUT: ("the file server does not answer", _SERVER),
-    errno.ENOENT: (
-        "the folder is missing, or was deleted during the run",
-        "make the folder, or repeat the run without deleting it",
-    ),
-    errno.EISDIR: ("a folder has this name", _IN_THE_WAY),
-    errno.EEXIST: ("another file has the name of its folder", _IN_THE_WAY),
-    errno.ENOTDIR: ("another file has the name of its folder", _IN_THE_WAY),
-    errno.EMFILE: ("this process has too many open files", "raise the limit (ulimit -n)"),
-    errno.ENFILE: ("this machine has too many open files", "end other programs"),
-}
-"""What a write error means and what to do. Network file systems give EIO, ESTALE and EROFS for moments only."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _Kind = TypeVar("_Kind")
 
@@ -50,7 +29,7 @@ _Kind = TypeVar("_Kind")
 def explain_disk_errors(path: Path) -> Iterator[None]:
     """Raise a `UserError` that names ``path`` if the operating system refuses to write.
 
-    A file system may answer with any number. One without words of its own is named with the kernel's words.
+    A file system may answer with any number, which is told in the kernel's words.
 
     Raises:
         UserError: In place of an `OSError`.
@@ -58,28 +37,10 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason, remedy = _reason(error, path)
-        is_of_run = any(os.path.exists(each / "config.yaml") for each in (path, *path.parents[:2]))  # noqa: PTH110
-        elsewhere = "put paths.runs on another disk" if is_of_run else "choose another disk"
-        raise UserError(f"{path}: cannot be written: {reason}; {remedy.format(elsewhere=elsewhere)}") from error
-
-
-def _reason(error: OSError, path: Path) -> tuple[str, str]:
-    """Return what an error of a disk means, and what to do."""
-    if isinstance(error, PermissionError):
-        return str(error.strerror), "choose a folder that you may write to"
-    if error.errno == errno.ENOSPC and _has_no_inode(path.parent):
-        return "no inode is left, because the disk holds too many files", "remove some files, or {elsewhere}"
-    words = str(error) if error.errno is None else f"{error.strerror} (error {error.errno})"
-    return _REASONS.get(error.errno or 0, (words, _SERVER))
-
-
-def _has_no_inode(folder: Path) -> bool:
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return False
-    return bool(disk.f_files) and not disk.f_favail  # a file system without a table of inodes says 0
+        reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        remedy = "free some space" if error.errno in _FULL else "check the path, the disk and the file server"
+        words = f"cannot be written: {reason}; {remedy}, or choose another place (of runs: paths.runs)"
+        raise UserError(f"{path}: {words}") from error
 
 
 def require_replaceable(option: str, file: Path, read: Iterable[Path | str]) -> None:
@@ -152,7 +113,6 @@ def read_object(path: Path, remedy: str | None = None) -> dict[str, Any]:
         raise
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", str(error))
-        reason, _, _ = reason.partition("; use sys.")  # Python advises a programmer on numbers of 5,000 digits.
         helps = _DAMAGED if os.path.lexists(path) else "give the folder of a run of this program"
         raise UserError(f"{path}: cannot be read ({reason}); {remedy or helps}") from None
     return tree

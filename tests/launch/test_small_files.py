@@ -94,7 +94,7 @@ def test_what_is_no_file_is_named_before_anything_waits_for_it(
 def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(folder: RunFolder) -> None:
     for name in ("summary.json", "verdict.json", "failure_0.json"):
         (folder / name).mkdir()
-        _refuses(folder, rf"{name}: cannot be written: a folder has this name; move it away")
+        _refuses(folder, rf"{name}: cannot be written: Is a directory; check the path")
         (folder / name).rmdir()
 
 

@@ -281,7 +281,7 @@ def test_a_claim_whose_folder_is_gone_is_not_lost_and_needs_no_end(tmp_path: Pat
     assert not claim.is_lost()
     claim.release()
     assert not claim.path.exists()
-    with pytest.raises(UserError, match=r"gone/claims/1\.json: cannot be written: the folder is missing"):
+    with pytest.raises(UserError, match=r"gone/claims/1\.json: cannot be written: No such file or directory"):
         Claims(tmp_path / "gone").take()
 
 

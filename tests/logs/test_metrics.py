@@ -118,7 +118,7 @@ def test_a_disk_that_is_full_for_a_while_costs_a_warning_and_no_row(
             metrics.flush()
             warning = capsys.readouterr().err
             assert warning.startswith(f"warning: {disk}/metrics.jsonl: cannot be written: the disk is full; ")
-            assert warning.endswith("put paths.runs on another disk\n"), "the folder of a run"
+            assert warning.endswith("choose another place (of runs: paths.runs)\n"), "the folder of a run"
             assert warning.count("\n") == 1
         (disk / "other").unlink()
         metrics.row(step=1000)
