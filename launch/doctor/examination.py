@@ -141,7 +141,7 @@ def named_hosts(listed: str | None, cluster: Cluster) -> tuple[str, ...]:
     Raises:
         UserError: The list cannot be read, or the launcher would start the ranks of another host on this machine.
     """
-    named = () if listed is None else parse_hosts(listed, cluster.ranks_per_node)
+    named = () if listed is None else parse_hosts(listed)
     # A scheduler may know its one node by a name of its own.
     others = named[1:] if job_id() else [host for host in named if not leads_here(host)] or named[1:]
     if cluster.launcher in ("local", "torchrun") and others:

@@ -75,7 +75,7 @@ def _submit(options: _Options) -> int:
     from launch.accept.settings import load_settings, require_minutes
     from launch.submit.hosts import parse_hosts
     from launch.submit.script import job_text
-    from launch.submit.submission import make_job, refusal, submit_command, submit_job
+    from launch.submit.submission import make_job, submit_command, submit_job
     from logs.folder import RunFolder
     from logs.weights import starting_weights
     from train.rehearse.rehearsed_run import rehearsed_job
@@ -88,13 +88,11 @@ def _submit(options: _Options) -> int:
         cluster = cluster.model_copy(update={"scheduler": scheduler})
     if options.rehearse:
         recipe, cluster = rehearsed_job(recipe, cluster)
-    hosts = () if options.hosts is None else parse_hosts(options.hosts, cluster.ranks_per_node)
+    hosts = () if options.hosts is None else parse_hosts(options.hosts)
     folders = _run_folders(options.run_dir or RunFolder.new(recipe, cluster).path, options.repeat)
     spec = make_job(recipe, cluster, hosts, folders, accept_minutes=options.accept)
     if options.dry_run:
         sys.stdout.write(f"{job_text(spec)}\n# {submit_command(spec)}\n")
-        if why := refusal(recipe, spec):
-            sys.stderr.write(f"warning: without --dry-run, the job is refused here: {why}\n")
     else:
         submit_job(recipe, spec)
     return 0

@@ -7,7 +7,6 @@ summary. The folder of a run that was stopped also holds a file ``unfinished``.
 import os
 import select
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,15 +53,13 @@ def begin(path: Path, *, script: int | None = None, patience_s: float = 0) -> bo
         False if the run has ended in an earlier attempt, so that there is nothing to start.
 
     Raises:
-        UserError: Another process trains in the folder, the folder is damaged, or torchrun's port is taken.
+        UserError: Another process trains in the folder, or the folder is damaged.
     """
     folder = RunFolder(path)
     recipe, cluster = folder.settings
     if folder.has_ended:
         sys.stderr.write(f"{folder.shown}: the run ended in an earlier attempt of this job\n")
         return False
-    if cluster.launcher == "torchrun":
-        _require_free_port(os.environ.get("PET_MASTER_PORT", ""))
     if folder.claims.owned_by(script or os.getpid()) is None:
         unrecorded = _unrecorded(folder)
         claim = folder.claims.take(pid=script, patience_s=patience_s)
@@ -79,22 +76,6 @@ def begin(path: Path, *, script: int | None = None, patience_s: float = 0) -> bo
     folder.record_environment(rank_environment(cluster))
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {counted(cluster.world_size, 'rank')}, {folder.shown}\n")
     return True
-
-
-def _require_free_port(port: str) -> None:
-    """Raise if the nodes cannot meet at the port of this node, the first one, that torchrun reads from a variable.
-
-    Raises:
-        UserError: The port is taken, or may not be opened.
-    """
-    if not port.isdecimal():
-        return  # torchrun's own, or its own complaint
-    try:
-        socket.create_server(("", int(port))).close()
-    except (OSError, OverflowError) as error:
-        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        remedy = "end the program that has it, or let the job have another port"
-        raise UserError(f"PET_MASTER_PORT: port {port}, where torchrun's nodes meet: {why}; {remedy}") from None
 
 
 def _unrecorded(folder: RunFolder) -> tuple[Literal["lost", "stopped"], str] | None:

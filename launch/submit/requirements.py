@@ -1,8 +1,5 @@
 """Which clusters a job can be submitted to: launcher, container and communication have to suit the scheduler."""
 
-import re
-from collections.abc import Mapping
-
 from configs.errors import ConfigError, UserError
 from configs.rank_variables import connecting_library
 from launch.start.commands import require_launchable
@@ -11,35 +8,14 @@ from launch.submit.jobspec import JobSpec
 _GLOO_RANKS = 128
 """Gloo's rendezvous grows with the square of the ranks: minutes at this many, hours at a thousand (measured)."""
 
-_WALL_TIME = "scheduler.wall_time_s"
-_SAID_BY_KEYS: Mapping[str, Mapping[str, str]] = {
-    "slurm": {
-        r"--nodes[= ]|-N": "num_nodes",
-        r"--ntasks(-per-node)?[= ]|-n": "ranks_per_node",
-        r"--time[= ]|-t": _WALL_TIME,
-        r"--signal[= ]": "scheduler.notice_s",
-    },
-    "gridengine": {r"(-l )?(.*,)?h_rt=": _WALL_TIME},
-    "pbs": {
-        r"-l (.*,)?(select|nodes)=": "num_nodes",
-        r"(.*:)?mpiprocs=": "ranks_per_node",
-        r"-l (.*,)?walltime=": _WALL_TIME,
-    },
-    "lsf": {r"-W ": _WALL_TIME},  # -n and ptile count slots, of which a site may have other ones than ranks
-    "kubernetes": {r"nvidia\.com/gpu=": "ranks_per_node"},
-    "trainjob": {r"nvidia\.com/gpu=": "ranks_per_node"},
-}
-"""Scheduler -> how a word of ``scheduler.resources`` begins that would replace what a key of the cluster file says, and
-the key: the job would be planned for other ranks or another time than it gets."""
-
 
 def require_submittable(spec: JobSpec) -> None:
     """Raise UserError if no job script could work on the job's cluster.
 
     Raises:
         UserError: There is neither a scheduler nor a list of hosts, the job has no time limit, the scheduler does not
-            go with the launcher, the container or the communication, the job would be granted no GPU, its requests
-            contradict other keys, or its pods would not see a folder that the run needs.
+            go with the launcher, the container or the communication, the job would be granted no GPU, or its pods would
+            not see a folder that the run needs.
     """
     _require_machines(spec)
     if trackers := spec.cluster.trackers:
@@ -50,11 +26,6 @@ def require_submittable(spec: JobSpec) -> None:
     _require_launcher(spec)
     _require_container(spec)
     _require_gpu_request(spec)
-    for word in spec.resources:
-        for pattern, key in _SAID_BY_KEYS.get(spec.cluster.scheduler.kind, {}).items():
-            if re.match(pattern, word):
-                allowed = "requests that no other key makes"
-                raise ConfigError("cluster.scheduler.resources", word, allowed, f"set cluster.{key} instead")
     if spec.scheduler.runs_script_in_image:
         _require_mounts(spec)
     if spec.cluster.scheduler.kind == "trainjob":

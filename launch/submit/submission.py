@@ -18,7 +18,7 @@ from configs.rank_variables import binding_environment, rank_environment
 from configs.registry import require_engine
 from configs.schema import Cluster, Recipe
 from launch.resume import require_unfinished
-from launch.run import check_run, open_run
+from launch.run import open_run
 from launch.start.commands import require_mpi
 from launch.start.inherited import left_out_options, without_jobs
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
@@ -91,25 +91,6 @@ def submit_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     submit_job(recipe, make_job(recipe, cluster, (), (folder.absolute(),)))
 
 
-def refusal(recipe: Recipe, spec: JobSpec) -> str:
-    """Return why `submit_job` would refuse the job on a machine with the scheduler's programs; empty if it would not.
-
-    It may warn, as `submit_job` does.
-    """
-    try:
-        _require_environment(spec)
-        check_run(recipe, spec.cluster, spec.folder)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def _require_environment(spec: JobSpec) -> None:
-    if spec.cluster.container.runtime == "none":  # the job runs in this environment
-        require_engine(spec.cluster.engine.name)
-        require_mpi(spec.cluster)
-
-
 def submit_job(recipe: Recipe, spec: JobSpec) -> None:
     """Make the job's run folders, write the job script into each, submit it, and print how to watch and cancel the job.
 
@@ -119,7 +100,9 @@ def submit_job(recipe: Recipe, spec: JobSpec) -> None:
     program = spec.scheduler.submit.split()[0]
     if shutil.which(program) is None:
         raise UserError(f"{program} is not on this machine; submit from a machine that has it, or use --dry-run")
-    _require_environment(spec)
+    if spec.cluster.container.runtime == "none":  # the job runs in this environment
+        require_engine(spec.cluster.engine.name)
+        require_mpi(spec.cluster)
     _make_folders(recipe, spec, job_text(spec))
     try:
         _hand_over(spec)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -56,16 +55,6 @@ TWO_NODES = ["num_nodes=2", "ranks_per_node=1", "launcher=srun"]
 
 def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def test_a_taken_port_of_torchrun_is_named_before_any_rank_starts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _set(run, "launcher=torchrun", "engine.name=torch", "communication.kind=torch_distributed")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        monkeypatch.setenv("PET_MASTER_PORT", port)
-        with pytest.raises(UserError, match=f"PET_MASTER_PORT: port {port}, .* in use; end the program"):
-            begin(run)
-    assert begin(run)
 
 
 def test_a_stopped_run_is_aborted_in_its_log_and_begun_again_with_the_attempt_set_aside(run: Path) -> None:

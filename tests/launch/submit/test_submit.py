@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -57,10 +56,6 @@ def _submit(folder: Path | None, *sets: str, words: Sequence[str] = ()) -> int:
          "cluster.node.gpu_memory_bytes: got 9999999, allowed: at least "),
         (_SLURM, "--rehearse", "node.gpu: got None, allowed: an accelerator of train/sim/families.yaml"),
         ([*_SLURM, "cluster.scheduler.account=my project"], "", "cluster.scheduler.account: .*: one name"),
-        *(([*_SLURM, f"cluster.scheduler.resources=['{word}']"], "",
-           rf"cluster.scheduler.resources: got '{word}', .*; set cluster.{key} instead")
-          for word, key in {"--nodes=4": "num_nodes", "-N 4": "num_nodes", "-n8": "ranks_per_node",
-                            "--ntasks-per-node=8": "ranks_per_node", "--time=9": "scheduler.wall_time_s"}.items()),
         ([*_SRUN, "cluster.communication.kind=parameter_server"], "",
          "cluster.launcher: got 'srun', allowed: local with communication.kind: parameter_server"),
         ([*_SLURM, "cluster.communication.link_bytes_per_s=1e9"], "",
@@ -92,16 +87,6 @@ def test_a_dry_run_prints_script_and_command_and_makes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_warns_of_what_is_refused_without_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _submit(None, *_SRUN) == 0
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=1, f_blocks=9))  # a full disk
-    assert _submit(None, *_SRUN) == 0
-    assert re.match("warning: without --dry-run, the job is refused here: .* free some space", capsys.readouterr().err)
-
-
 def _dry_run_on(hosts: str, *settings: str, launcher: str = "horovodrun") -> int:
     return _submit(None, "cluster.num_nodes=2", f"cluster.launcher={launcher}", *settings, words=["--hosts", hosts])
 
@@ -110,17 +95,13 @@ def _dry_run_on(hosts: str, *settings: str, launcher: str = "horovodrun") -> int
     ("hosts", "message"),
     [
         ("localhost,localhost", "localhost is named twice; each host takes part once"),
-        ("alpha,ALPHA", "ALPHA is named twice, also as alpha"),
-        ("alpha,alpha.site", "alpha.site is named twice, also as alpha"),
         ("node[1-3],node2", "node2 is named twice"),
-        ("alpha,,beta", "got 'alpha,,beta', which has an empty part; give names separated by commas"),
-        ("", "got '', which has an empty part"),
-        ("alpha beta", "got 'alpha beta', allowed: names or addresses separated by commas; put a comma between"),
-        ("me@alpha,beta", "got 'me@alpha', allowed: names or addresses separated by commas; put the user"),
-        ("alpha:4,beta:4", "alpha:4 has 4 slots, and the cluster file says ranks_per_node: 2; change the key"),
-        ("alpha:2:2,beta", "got 'alpha:2:2', allowed: names"),
+        ("alpha,,beta", "got '', allowed: names or addresses separated by commas"),
+        ("", "got '', allowed: names"),
+        ("alpha beta", "got 'alpha beta', allowed: names"),
+        ("me@alpha,beta", "got 'me@alpha', allowed: names"),
+        ("alpha:2,beta", "got 'alpha:2', allowed: names"),
         ("node[4-1]", "got the range '4-1' in node[4-1], allowed: for example 1-4"),
-        ("node{1..2}", "got 'node{1..2}', allowed: names or addresses separated by commas; a range is node[1-4]"),
         ("@/nowhere", "/nowhere: cannot be read: No such file or directory"),
         ("@~no-such-user/hosts", "~no-such-user/hosts: cannot be read: Could not determine home directory."),
         ("@/dev/null", "/dev/null: cannot be read: it is not a file"),
@@ -141,20 +122,17 @@ def test_a_list_of_hosts_that_cannot_be_meant_is_explained_in_one_line(
     ("hosts", "found"),
     [
         (" alpha , beta ", "alpha beta"),
-        ("alpha:2,beta:2", "alpha beta"),
-        ("alpha slots=2, beta slots = 2 max_slots=4", "alpha beta"),
         ("node[09-10].site", "node09.site node10.site"),
         ("node[1,3]", "node1 node3"),
         ("@{file}", "alpha beta"),
-        ("10.0.0.1:2,10.0.0.2", "10.0.0.1 10.0.0.2"),
-        ("[fe80::1]:2,fe80::2", "fe80::1 fe80::2"),
+        ("10.0.0.1,fe80::2", "10.0.0.1 fe80::2"),
     ],
 )
 def test_hosts_may_be_written_as_other_programs_write_them(
     hosts: str, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "hosts"
-    file.write_text("# two hosts\nalpha slots=2 # the first\n\nbeta:2\n", encoding="utf-8")
+    file.write_text("# two hosts\nalpha # the first\n\nbeta\n", encoding="utf-8")
     assert _dry_run_on(hosts.format(file=file), "cluster.communication.backend=mpi", launcher="mpirun") == 0
     assert re.search(rf"< <\(.* {found}\)$", capsys.readouterr().out, re.MULTILINE)
 
