@@ -10,8 +10,6 @@ from logs.disk import read_as, write_json
 
 CLASSES_FILE = "classes.json"
 _WORST = 10
-_FAINTEST, _STRONGEST = 0.12, 0.75
-"""How strongly a cell is coloured, of the smallest and of the largest share."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +50,6 @@ class ClassResults:
         shares = [(index, self.accuracy(index)) for index in range(len(self.names))]
         found = [(index, share) for index, share in shares if share is not None and share < 1]
         return sorted(found, key=lambda each: (each[1], -self.images[each[0]]))[:_WORST]
-
-    @property
-    def strengths(self) -> list[list[float]]:
-        """How strongly each cell of the confusion matrix is coloured, from 0 to 1, by the cell's share of its row."""
-        shares = [[count / (sum(row) or 1) for count in row] for row in self.confusion or ()]
-        span = _STRONGEST - _FAINTEST
-        return [[round(_FAINTEST + span * share, 3) if share else 0.0 for share in row] for row in shares]
 
 
 def write_classes(folder: Path, epoch: int, names: Sequence[str], counts: Mapping[str, Any]) -> None:

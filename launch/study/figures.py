@@ -145,7 +145,7 @@ def _kinds(rows: Sequence[ScalingRow], axis: str, title: str) -> Iterator[Captio
 
 
 def _bar(label: str, rate: float, colour: int) -> Bar:
-    return Bar(label, [Stretch(0.0, rate, colour, f"{label}: {rate:,.1f} images/s")])
+    return Bar(label, [Stretch(0.0, rate, colour)])
 
 
 def course_figures(rows: Sequence[ScalingRow], runs: Path) -> Iterator[_Section]:

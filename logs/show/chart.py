@@ -66,13 +66,6 @@ class Series:
         return [(x, y) for x, y in self.drawable if not math.isnan(y)]
 
     @property
-    def in_words(self) -> str:
-        """The name with the last, the lowest and the highest value; empty without a value."""
-        ys = [y for _, y in self.known]
-        ends = f"ends at {in_short(ys[-1])}, lowest {in_short(min(ys))}, highest {in_short(max(ys))}" if ys else ""
-        return f"{self.name}: {ends}" if ys else ""
-
-    @property
     def has_dots(self) -> bool:
         """Whether each point is marked: where points are few, a dot shows where a measurement was."""
         return self.style != "ideal" and len(self.known) <= _MAX_DOTS
@@ -90,12 +83,11 @@ class Band:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A coloured part of a bar from ``begin`` to ``end``; ``number`` is the colour, ``words`` describe it."""
+    """A coloured part of a bar from ``begin`` to ``end``; ``number`` is the colour."""
 
     begin: float
     end: float
     number: int
-    words: str
 
 
 @dataclass(frozen=True)
@@ -133,13 +125,6 @@ class LineChart:
         """Whether a series has two points, so that there is a line to draw."""
         return any(len(each.known) > 1 for each in self.series)
 
-    @property
-    def description(self) -> str:
-        """The chart in a sentence, for readers who cannot see it."""
-        parts = [each.in_words for each in self.series if each.in_words]
-        parts += [f"marked: {band.name}" for band in self.bands]
-        return f"{self.title} over {self.x_name}. {'; '.join(parts)}."
-
 
 @dataclass(frozen=True)
 class BarChart:
@@ -154,12 +139,6 @@ class BarChart:
     def has_data(self) -> bool:
         """Whether the axis, which ends with the last stretch, has a length."""
         return any(stretch.end > 0 for bar in self.bars for stretch in bar.stretches)
-
-    @property
-    def description(self) -> str:
-        """The chart in a sentence, for readers who cannot see it."""
-        words = "; ".join(stretch.words for bar in self.bars for stretch in bar.stretches)
-        return f"{self.title}: {words}."
 
 
 Chart = LineChart | BarChart

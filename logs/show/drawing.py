@@ -124,7 +124,7 @@ def _light_colours() -> dict[str, str]:
 
 
 def _to_svg(figure: Figure, charts: Sequence[Chart], *, style: str = "") -> str:
-    """Return matplotlib's SVG with a description, and CSS variables in place of the colours.
+    """Return matplotlib's SVG with its titles as description, and CSS variables in place of the colours.
 
     Args:
         figure: Drawn in the colours of light mode.
@@ -136,7 +136,7 @@ def _to_svg(figure: Figure, charts: Sequence[Chart], *, style: str = "") -> str:
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = fromstring(text.getvalue())
     size = {name: svg.attrib[name].removesuffix("pt") for name in ("width", "height")}
-    svg.attrib |= size | {"role": "img", "aria-label": " ".join(chart.description for chart in charts)}
+    svg.attrib |= size | {"role": "img", "aria-label": "; ".join(f"{chart.title}, {chart.x_name}" for chart in charts)}
     for group in svg.iter(f"{{{_SVG}}}g"):
         # The ids of groups would not be unique in a page. Those of markers stay: the same id is the same marker.
         group.attrib.pop("id", None)

@@ -136,24 +136,22 @@ def _step_shares(runs: Sequence[ReportedRun]) -> BarChart:
         waiting, exposed = (to_number(source.get(key)) for key in ("input_wait_fraction", "comm_exposed_fraction"))
         if waiting is not None and exposed is not None:
             shares = (max(1 - waiting - exposed, 0.0), exposed, waiting)
-            words = [f"{run.name}: {share:.1%} {name}" for share, name in zip(shares, _SHARES, strict=True)]
-            bars.append(_end_to_end(run.name, [100 * share for share in shares], words))
+            bars.append(_end_to_end(run.name, [100 * share for share in shares]))
     return BarChart("Shares of a step's time", "% of the time", bars, _SHARES)
 
 
-def _end_to_end(label: str, lengths: Sequence[float], words: Sequence[str]) -> Bar:
+def _end_to_end(label: str, lengths: Sequence[float]) -> Bar:
     """Return a bar of stretches of these lengths, each beginning where the one before ends."""
     ends = pairwise(accumulate(lengths, initial=0.0))
-    return Bar(label, [Stretch(*pair, n, text) for n, (pair, text) in enumerate(zip(ends, words, strict=True))])
+    return Bar(label, [Stretch(*pair, number) for number, pair in enumerate(ends)])
 
 
 def _startup(run: ReportedRun) -> BarChart:
     """Return a bar for each phase of the start-up, with a colour for each thread."""
     threads = list(dict.fromkeys(phase.thread for phase in run.startup.phases))
-    bars = []
-    for each in run.startup.phases:
-        words = f"{each.phase} ({each.thread}): {each.end_s - each.begin_s:.2f} s from {each.begin_s:.2f} s"
-        bars.append(Bar(each.phase, [Stretch(each.begin_s, each.end_s, threads.index(each.thread), words)]))
+    bars = [
+        Bar(each.phase, [Stretch(each.begin_s, each.end_s, threads.index(each.thread))]) for each in run.startup.phases
+    ]
     return BarChart("Start-up phases", "seconds since the process began", bars, threads)
 
 
@@ -166,7 +164,5 @@ def _rank_times(run: ReportedRun) -> BarChart:
     bars = []
     for row in rows:
         times = [1e3 * time_s for time_s in (row.compute_median_s, row.comm_wait_median_s, row.input_wait_median_s)]
-        words = [f"rank {row.rank}: {time:.1f} ms {name}" for time, name in zip(times, _SHARES, strict=True)]
-        words[0] += f", 95th percentile {1e3 * row.compute_p95_s:.1f} ms"
-        bars.append(_end_to_end(f"rank {row.rank}", times, words))
+        bars.append(_end_to_end(f"rank {row.rank}", times))
     return BarChart(title, "ms of a median step", bars if len(bars) > 1 else [], _SHARES)

@@ -55,14 +55,11 @@ def render(runs: Sequence[ReportedRun]) -> str:
 
 
 def _notes(runs: Sequence[ReportedRun]) -> Iterator[tuple[str, list[str], Markup]]:
-    """Yield (name, notes, HTML attributes of the block): first the notes that hold for every run, then each run's."""
-    found = {run.name: [printable(note) for note in wording.notes_of(run)] for run in runs}
-    shared = [note for note in found[runs[0].name] if all(note in notes for notes in found.values())]
-    yield "all runs" if len(runs) > 1 else runs[0].name, shared, Markup(" open")
+    """Yield (name, notes, HTML attributes of the block) of each run."""
     folded = Markup(' class="more"') if len(runs) > _MOST_NOTED else Markup()
     for run in runs:
-        own = [note for note in found[run.name] if note not in shared]
-        yield run.name, own, folded if wording.state_of(run)[1] else Markup(" open")
+        notes = [printable(note) for note in wording.notes_of(run)]
+        yield run.name, notes, folded if wording.state_of(run)[1] else Markup(" open")
 
 
 def render_template(file: Path, **values: Any) -> str:

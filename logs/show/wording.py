@@ -13,7 +13,6 @@ from logs.judge.compliance import Verdict
 from logs.judge.evidence import impossible_times
 from logs.judge.official import RULESET
 from logs.judge.unverified import RETIRED, TERM, footnote
-from logs.read.record import IMAGENET_IMAGES
 from logs.show.reported_run import ReportedRun
 from logs.slow_ranks import slow_stretches
 
@@ -184,7 +183,6 @@ def notes_of(run: ReportedRun) -> list[str]:
     slow = slow_stretches(run.comparisons, has_ended=bool(run.summary))
     notes += [f"{clause[:1].upper()}{clause[1:]}." for clause in islice(slow, _MOST_STRETCHES)]
     notes += [f"Attempt {number} {each.description}." for number, each in enumerate(run.restarts, start=1)]
-    notes += _about_images(run)
     if record.division == "open":
         notes.append("The log is of the open division, which MLPerf does not compare with its reference convergence.")
     elif is_compared(run):
@@ -224,17 +222,6 @@ def footnotes(runs: Sequence[ReportedRun]) -> list[str]:
 
 def _is_for_mlperf(run: ReportedRun) -> bool:
     return run.settings.get("recipe.mlperf.submits") is True
-
-
-def _about_images(run: ReportedRun) -> list[str]:
-    """Return a note if another submitter's log counts other training images than ImageNet has."""
-    images = run.record.train_samples
-    if run.path.is_dir() or not run.record.is_of_images or not run.record.benchmark:
-        return []
-    if run.record.is_of_imagenet and images is not None:
-        return []
-    counted = "does not say how many images it trains on" if images is None else f"counts {images:,} training images"
-    return [f"The log {counted}; ImageNet has {IMAGENET_IMAGES:,}."]
 
 
 def in_seconds(value: float | None) -> str:

@@ -71,4 +71,4 @@ def toy_run() -> ToyRun:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write descriptions in place of drawings, which take most of a report's time."""
-    monkeypatch.setattr("logs.show.drawing.to_svg", lambda chart: f"<svg>{escape(chart.description)}</svg>")
+    monkeypatch.setattr("logs.show.drawing.to_svg", lambda chart: f"<svg>{escape(chart.title)}</svg>")
