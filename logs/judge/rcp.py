@@ -13,7 +13,6 @@ from logs.judge.official import RULESET
 from logs.read.record import IMAGENET_IMAGES, RunRecord
 
 _SLOW_DEVIATIONS = 2.0
-_HOW = {"measured": "", "interpolated": " (interpolated)", "smallest": " (the point of the smallest batch)"}
 
 Outcome = Literal["normal", "faster", "too fast", "slower", "no reference"]
 
@@ -25,14 +24,12 @@ class Reference:
     Attributes:
         mean: Mean over the reference runs; ``deviation`` is the standard deviation.
         least: The official checker rejects a submission if the mean of the five runs is below this number.
-        how: ``measured``, ``interpolated``, or ``smallest`` for a batch below the smallest reference point.
     """
 
     batch_size: int
     mean: float
     deviation: float
     least: float
-    how: Literal["measured", "interpolated", "smallest"]
 
 
 @dataclass(frozen=True)
@@ -41,30 +38,32 @@ class ReferenceComparison:
 
     Attributes:
         outcome: ``faster`` and ``slower`` are accepted by the official checker, ``too fast`` is not.
-        epochs: The run's epochs.
-        normalisation: Factor by which MLPerf multiplies the score (a time); 1 unless the run is faster.
         words: The comparison in one line.
     """
 
     outcome: Outcome
-    epochs: float | None
     reference: Reference | None
-    normalisation: float
     words: str
 
 
 def reference_for(batch_size: int) -> Reference | None:
     """Return the reference at a global batch, as the official tool finds it; None above the largest point.
 
-    The tool uses the pruned set of reference points, so this function does as well.
+    The tool uses the pruned set of reference points, so this function does as well. Between two points it interpolates;
+    below the smallest one it takes that one.
     """
     checker, points = _checker(), "pruned_rcps"
-    if (found := checker._find_rcp(batch_size, points)) is not None:
-        return _reference(batch_size, found, "measured")
-    below, above = checker._find_top_min_rcp(batch_size, points), checker._find_bottom_max_rcp(batch_size, points)
-    if below is not None and above is not None:
-        return _reference(batch_size, checker._create_interp_rcp(batch_size, below, above)[1], "interpolated")
-    return None if above is None else _reference(batch_size, checker._find_min_rcp(points), "smallest")
+    point = checker._find_rcp(batch_size, points)
+    if point is None:
+        below, above = checker._find_top_min_rcp(batch_size, points), checker._find_bottom_max_rcp(batch_size, points)
+        if above is None:
+            return None
+        is_smallest = below is None
+        point = (
+            checker._find_min_rcp(points) if is_smallest else checker._create_interp_rcp(batch_size, below, above)[1]
+        )
+    mean = float(point["RCP Mean"])
+    return Reference(batch_size, mean, float(point["RCP Stdev"]), float(mean / point["Max Speedup"]))
 
 
 def compare_with_reference(record: RunRecord) -> ReferenceComparison:
@@ -72,48 +71,32 @@ def compare_with_reference(record: RunRecord) -> ReferenceComparison:
 
     The official checker tests five runs; the result is that of five runs with the same mean.
     """
-    size = record.global_batch_size
-    if size is None:
-        return _no_reference("the log has no global_batch_size")
-    if record.train_samples != IMAGENET_IMAGES:
-        return _no_reference(
-            f"the reference is for ImageNet ({IMAGENET_IMAGES} images), and this data set is another one"
+    size, reference = record.global_batch_size, None
+    if size is None or record.train_samples != IMAGENET_IMAGES:
+        words = (
+            f"the reference is for ImageNet ({IMAGENET_IMAGES} images), and this log has no batch or another data set"
         )
-    reference = reference_for(size)
-    if reference is None:
+    elif (reference := reference_for(size)) is None:
         remedy = "submit in the open division (recipe: mlperf.division: open)"
-        return _no_reference(f"no reference reaches batch {size}: a closed submission fails as Missing RCP; {remedy}")
-    if record.status != "success" or record.epochs is None:
-        return _no_reference("the run did not reach the target", reference)
-    if (record.final_accuracy or 0) < TARGET_TOP1:
-        return _no_reference(f"the reference runs end at accuracy {TARGET_TOP1}, and this run ended below", reference)
-    return _compare(float(record.epochs), reference)
+        words = f"no reference reaches batch {size}: a closed submission fails as Missing RCP; {remedy}"
+    elif record.status != "success" or record.epochs is None or (record.final_accuracy or 0) < TARGET_TOP1:
+        words = f"the run did not reach the accuracy {TARGET_TOP1} of the reference runs"
+    else:
+        return _compare(float(record.epochs), reference)
+    return ReferenceComparison("no reference", reference, words)
 
 
 def _compare(epochs: float, reference: Reference) -> ReferenceComparison:
-    numbers = (
-        f"{epochs:g} epochs, reference {reference.mean:.2f} ± {reference.deviation:.2f} at batch "
-        f"{reference.batch_size}{_HOW[reference.how]}"
-    )
-    normalisation = 1.0
     outcome: Outcome = "normal"
-    words = f"normal: {numbers}"
+    more = ""
     if epochs < reference.least:
-        outcome = "too fast"
-        words = f"too fast: {numbers}, accepted: {reference.least:.2f} epochs or more"
-        if reference.how == "smallest":
-            words = f"too fast for a batch below the smallest reference point: {numbers}"
+        outcome, more = "too fast", f", accepted: {reference.least:.2f} epochs or more"
     elif epochs < reference.mean:
-        outcome, normalisation = "faster", reference.mean / epochs
-        words = f"faster: {numbers}; the score is multiplied by {normalisation:.4f}"
+        outcome, more = "faster", f"; the score is multiplied by {reference.mean / epochs:.4f}"
     elif epochs > reference.mean + _SLOW_DEVIATIONS * reference.deviation:
-        outcome = "slower"
-        words = f"slower than the reference, which the rules allow: {numbers}"
-    return ReferenceComparison(outcome, epochs, reference, normalisation, words)
-
-
-def _no_reference(words: str, reference: Reference | None = None) -> ReferenceComparison:
-    return ReferenceComparison("no reference", None, reference, 1.0, words)
+        outcome, more = "slower", ", which the rules allow"
+    numbers = f"reference {reference.mean:.2f} ± {reference.deviation:.2f} at batch {reference.batch_size}"
+    return ReferenceComparison(outcome, reference, f"{outcome}: {epochs:g} epochs, {numbers}{more}")
 
 
 @cache
@@ -122,8 +105,3 @@ def _checker() -> Any:
     from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker  # noqa: PLC0415
 
     return RCP_Checker("training", RULESET, "resnet", verbose=False)
-
-
-def _reference(size: int, point: dict[str, Any], how: Literal["measured", "interpolated", "smallest"]) -> Reference:
-    mean, least = float(point["RCP Mean"]), float(point["RCP Mean"] / point["Max Speedup"])
-    return Reference(size, mean, float(point["RCP Stdev"]), least, how)
