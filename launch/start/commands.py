@@ -29,10 +29,6 @@ INHERITED = ("LD_LIBRARY_PATH", *NUMERICS_PREFIXES)
 """Beginnings of the names of variables that mpirun is told to pass on where they are set. By itself it passes none to
 other hosts, and ranks whose libraries choose other kernels end with other weights."""
 
-_SHARED_MEMORY = "/dev/shm"
-_LEAST_SHARED_BYTES = 1 << 20
-"""horovodrun's locks take a page each; with less than this, mpirun's ranks cannot meet (4.1.4, tried)."""
-
 _WITHOUT_LOOPBACK = ("shared_memory", "devices", "none")
 """Values of ``communication.kind`` by which ranks of the local launcher meet in other ways."""
 
@@ -194,14 +190,12 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
     Raises:
         UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
             would start the ranks of several nodes on this one, Horovod lacks the MPI by which the ranks meet, the
-            environment is for a CPU and the cluster for GPUs, the loopback is down, this host's name leads nowhere, or
-            no shared memory is left for the launcher.
+            environment is for a CPU and the cluster for GPUs, the loopback is down, or this host's name leads nowhere.
     """
     require_engine(cluster.engine.name)
     require_launchable(cluster)
     require_mpi(cluster)
     _require_addresses(cluster)
-    _require_shared_memory(cluster.launcher)
     # Each rank counts the GPUs that it sees, and refuses to start if there are too few.
     if problem := without_cuda(cluster):
         raise UserError(f"cluster {cluster.name} is for GPUs: {'; '.join(problem)}")
@@ -278,17 +272,6 @@ def _require_addresses(cluster: Cluster) -> None:
     raise UserError(
         f"{name}: {reason}; ranks over Gloo need the name of this host: add the line '127.0.1.1 {name}' to /etc/hosts"
     )
-
-
-def _require_shared_memory(launcher: str) -> None:
-    """Raise if ``/dev/shm`` is full, of which horovodrun and mpirun tell nothing that a user understands."""
-    with suppress(OSError):
-        free = shutil.disk_usage(_SHARED_MEMORY).free
-        if launcher in ("horovodrun", "mpirun") and free < _LEAST_SHARED_BYTES:
-            raise UserError(
-                f"launcher: {launcher} needs shared memory, and {_SHARED_MEMORY} has {free:,} bytes left; delete what "
-                f"ended programs have left in it (ls -l {_SHARED_MEMORY}), or give the container more (--shm-size)"
-            )
 
 
 def _search_path() -> str:

@@ -20,21 +20,15 @@ from configs.programs import Program, command_of
 
 _CONNECT_S = 6.0
 _SSH_S = 8
-_SSH_FAILED = 255
-"""ssh's own exit status; any other is that of the command."""
-
-_UNREACHABLE = ("timed out", "No route to host", "Network is unreachable", "Connection refused")
-
 _IN_WAY = "launchers and ranks use any port: allow connections between the hosts of a job on all ports"
 
 
-def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
+def trouble_with(host: str, folder: Path) -> str | None:
     """Return in one line why a host cannot take part in a job that begins here, or None if it can.
 
     Args:
         host: Its name or address.
         folder: A run folder, which all hosts must see.
-        over_gloo: Whether the ranks use Gloo, which knows IPv4 only.
     """
     here = socket.gethostname()
     try:
@@ -44,11 +38,6 @@ def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
     addresses = sorted({(family, str(address[0])) for family, _, _, _, address in found})
     if any(_is_here(*each) for each in addresses):
         return None
-    if over_gloo and socket.AF_INET not in dict(addresses):
-        return (
-            f"{host}: has the address {addresses[0][1]} only, and ranks over Gloo need IPv4: give the host an IPv4 "
-            "address, or set launcher: mpirun and communication.backend: mpi"
-        )
     with _listening() as server:
         words = command_of(Program.REACH, "--answer", str(server.getsockname()[1]), str(folder))
         ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SSH_S}", host, shlex.join(words)]
@@ -61,25 +50,19 @@ def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
             forth = _why_not(addresses[0][1], int(said[1])) if said[:1] == [b"port"] else None
             output, errors = remote.communicate()
     if said[:1] != [b"port"]:
-        return _refusal(host, here, folder, remote.returncode, errors.decode(errors="replace"))
+        return _refusal(host, here, errors.decode(errors="replace"))
     if forth:
         return f"{host}: {here} cannot connect to {addresses[0][1]}: {forth}; {_IN_WAY}"
     back = output.decode().strip()
     return f"{host}: {back}; {_IN_WAY}" if back else None
 
 
-def _refusal(host: str, here: str, folder: Path, status: int, errors: str) -> str:
-    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "no output")
-    if status == _SSH_FAILED:
-        if any(words in last for words in _UNREACHABLE):
-            return f"{host}: {last.rstrip('.')}; allow ssh to the host, or name another host"
-        remedy = (
-            f"ssh {host} must work from {here} without a prompt: copy a key there with ssh-copy-id, and accept its "
-        )
-        return f"{host}: {last.rstrip('.')}; {remedy}host key once"
-    if "no run folder" in last:
-        return f"{host}: {folder} is not there: put the runs on a file system that all hosts share (paths.runs)"
-    return f"{host}: {sys.executable} does not run this program there ({last}): all hosts need it in the same folder"
+def _refusal(host: str, here: str, errors: str) -> str:
+    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "no output").rstrip(".")
+    return (
+        f"{host}: {last}; ssh {host} must work from {here} without a prompt, and find this program there in the same "
+        "folder"
+    )
 
 
 def leads_here(host: str) -> bool:
@@ -122,7 +105,7 @@ def _why_not(address: str, port: int) -> str | None:
 def _answer(port: int, folder: Path) -> int:
     """Print the port at which this host can be reached, connect back, and print what is in the way, if anything is."""
     if not folder.is_dir():
-        sys.stderr.write("no run folder\n")
+        sys.stderr.write(f"{folder} is not there: put the runs on a file system that all hosts share (paths.runs)\n")
         return 1
     # sshd says from where the connection came.
     origin = os.environ["SSH_CONNECTION"].split()[0]
@@ -142,9 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--answer":
         return _answer(int(words[1]), Path(words[2]))
     folder, hosts = Path(words[0]), words[1:]
-    over_gloo = os.environ.get("HOROVOD_CONTROLLER") == "gloo"
     with ThreadPoolExecutor(len(hosts)) as pool:
-        troubles = list(pool.map(lambda host: trouble_with(host, folder, over_gloo=over_gloo), hosts))
+        troubles = list(pool.map(lambda host: trouble_with(host, folder), hosts))
     for host, trouble in zip(hosts, troubles, strict=True):
         if trouble:
             sys.stderr.write(f"error: {trouble}\n")

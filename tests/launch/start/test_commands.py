@@ -1,13 +1,10 @@
 """The words of launchers' command lines, and by which signal each is told that its ranks should save their state."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -247,21 +244,6 @@ def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(tmp_path: Path, mo
             run_under(load_cluster("laptop", ["cluster.communication.link_bytes_per_s=1e6"]), ["true"], {})
     finally:
         can_shape.cache_clear()
-
-
-@pytest.mark.usefixtures("with_mxnet")
-@pytest.mark.parametrize(("launcher", "is_refused"), [("horovodrun", True), ("mpirun", True), ("local", False)])
-def test_a_launcher_that_needs_shared_memory_is_refused_where_none_is_left(
-    launcher: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = SimpleNamespace(free=4096)
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: full if place == "/dev/shm" else None)
-    monkeypatch.setattr(shutil, "which", lambda name, **_: name)
-    backend = ["cluster.communication.backend=mpi"] if launcher == "mpirun" else []
-    sets = [f"cluster.launcher={launcher}", "cluster.communication.kind=horovod", *backend]
-    cluster = load_cluster("laptop", sets)
-    with pytest.raises(UserError, match="has 4,096 bytes left") if is_refused else nullcontext():
-        require_startable(cluster)
 
 
 @pytest.mark.ranks

@@ -4,7 +4,6 @@ import io
 import os
 import shlex
 import socket
-import sys
 from pathlib import Path
 from threading import Thread
 
@@ -53,14 +52,12 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
         ("printf 'port {port}\\nb cannot connect to a: Connection refused\\n'",
          ("b cannot connect to a: Connection refused; ", _WAY)),
         ("echo port {closed}", (f"{socket.gethostname()} cannot connect to 127.0.0.1: Connection refused; ", _WAY)),
-        ("echo python: not found >&2; exit 127", (f"{sys.executable} does not run this program there (python: not f",)),
+        ("echo python: not found >&2; exit 127", ("python: not found; ssh 127.0.0.1 must work from ",)),
         ("printf 'debug\\nssh: connect to host b port 22: Connection timed out\\n' >&2; exit 255",
-         ("ssh: connect to host b port 22: Connection timed out; allow ssh to the host",)),
-        ("echo No route to host. >&2; exit 255", ("No route to host; allow ssh to the host",)),
-        ("echo Network is unreachable >&2; exit 255", ("Network is unreachable; allow ssh to the host",)),
+         ("ssh: connect to host b port 22: Connection timed out; ssh 127.0.0.1 must work",)),
         ("printf 'Permission denied (publickey).\\n\\n' >&2; exit 255",
-         ("Permission denied (publickey); ssh 127.0.0.1 must work", "ssh-copy-id", "accept its host key once")),
-        ("exit 255", ("no output; ssh 127.0.0.1 must work", "ssh-copy-id")),
+         ("Permission denied (publickey); ssh 127.0.0.1 must work",)),
+        ("exit 255", ("no output; ssh 127.0.0.1 must work",)),
     ],
 )  # fmt: skip
 def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
@@ -72,7 +69,7 @@ def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
         port, shut = there.getsockname()[1], closed.getsockname()[1]
         write_program(tmp_path / "ssh", _SSH.format(folder=tmp_path, answer=answer.format(port=port, closed=shut)))
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-        found = reach.trouble_with("127.0.0.1", folder, over_gloo=True)
+        found = reach.trouble_with("127.0.0.1", folder)
     assert (found is None) == (not words)
     assert all(each in str(found) for each in ("127.0.0.1: ", *words) if words)
     line = (tmp_path / "asked").read_text(encoding="utf-8")
@@ -86,7 +83,7 @@ def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
 def test_an_address_of_no_card_of_this_machine_is_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path / "ssh", "exit 255")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = reach.trouble_with("192.0.2.1", tmp_path, over_gloo=True)  # an address for documents, RFC 5737
+    found = reach.trouble_with("192.0.2.1", tmp_path)  # an address for documents, RFC 5737
     assert str(found).startswith("192.0.2.1: no output; ssh 192.0.2.1 must work from ")
 
 
