@@ -72,16 +72,6 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Band:
-    """A named range of an axis, ``x`` or ``y``; a line where ``low`` equals ``high``."""
-
-    axis: Literal["x", "y"]
-    low: float
-    high: float
-    name: str
-
-
-@dataclass(frozen=True)
 class Stretch:
     """A coloured part of a bar from ``begin`` to ``end``; ``number`` is the colour."""
 
@@ -105,7 +95,7 @@ class LineChart:
     Attributes:
         title: What the vertical axis shows; readers who cannot see the chart hear the title too.
         x_name: Name of the horizontal axis.
-        bands: Marked ranges of an axis.
+        targets: Values to mark on the vertical axis.
         x_scale: ``log2`` needs values above 0, and puts the ticks at powers of two.
         y_from_zero: The vertical axis begins at 0 where no value is below 0.
         x_ticks: Values to mark on the horizontal axis. If empty, round numbers are chosen.
@@ -114,7 +104,7 @@ class LineChart:
     title: str
     x_name: str
     series: Sequence[Series]
-    bands: Sequence[Band] = ()
+    targets: Sequence[float] = ()
     x_scale: Scale = "linear"
     y_scale: Scale = "linear"
     y_from_zero: bool = True

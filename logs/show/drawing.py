@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from xml.etree.ElementTree import fromstring, register_namespace, tostring
 
 from matplotlib import rc_context
@@ -19,7 +19,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from logs.disk import whole_file
-from logs.show.chart import Band, BarChart, Captioned, Chart, LineChart, Scale, Series, colour_of, in_short
+from logs.show.chart import BarChart, Captioned, Chart, LineChart, Scale, Series, colour_of, in_short
 
 _COLOURS = Path(__file__).parent / "colours.css"
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -163,20 +163,18 @@ def _draw(axes: Axes, chart: Chart) -> None:
 
 def _draw_lines(axes: Axes, chart: LineChart) -> None:
     _set_axes(axes, chart)
-    names = iter(range(len(chart.bands)))
-    for band in chart.bands:
-        _draw_band(axes, band, next(names) if band.axis == "x" else 0)
+    for target in chart.targets:
+        _draw_target(axes, target)
     for series in chart.series:
         _draw_series(axes, series)
 
 
 def _set_axes(axes: Axes, chart: LineChart) -> None:
-    """Make room for all points, spreads and bands, and choose the ticks."""
+    """Make room for all points, spreads and targets, and choose the ticks."""
     points = [point for series in chart.series for point in series.known]
     xs = [x for x, _ in points]
     ys = [y for _, y in points] + [y for series in chart.series for low_high in series.spread for y in low_high]
-    for band in chart.bands:
-        (xs if band.axis == "x" else ys).extend((band.low, band.high))
+    ys += chart.targets
     _set_axis(axes, "x", chart.x_scale, xs, from_zero=True)
     _set_axis(axes, "y", chart.y_scale, ys, from_zero=chart.y_from_zero)
     if chart.x_ticks:
@@ -223,19 +221,12 @@ def _draw_series(axes: Axes, series: Series) -> None:
         line.set_linewidth(1)
 
 
-def _draw_band(axes: Axes, band: Band, row: int) -> None:
-    """Mark a range of an axis; names of ranges of the horizontal axis stand in rows, so that they do not overlap."""
-    colour = _light_colours()["--band"]
-    label: dict[str, Any] = {"textcoords": "offset points", "color": _light_colours()["--soft"], "fontsize": 11}
-    if band.axis == "y":
-        axes.axhspan(band.low, band.high, color=colour, alpha=0.5, linewidth=1, clip_on=False)
-        axes.annotate(band.name, (0, band.high), (4, 3), xycoords=("axes fraction", "data"), **label)
-        return
-    axes.axvspan(band.low, band.high, color=colour, alpha=0.2, linewidth=1, clip_on=False)
-    ends = axes.transData.transform([(band.low, 0), (band.high, 0)])
-    is_right = axes.transAxes.inverted().transform(ends)[1][0] > 0.5  # noqa: PLR2004 (the middle)
-    place, offset, side = (band.low, -4, "right") if is_right else (band.high, 4, "left")
-    axes.annotate(band.name, (place, 0), (offset, 6 + 14 * row), xycoords=("data", "axes fraction"), ha=side, **label)
+def _draw_target(axes: Axes, target: float) -> None:
+    axes.axhline(target, color=_light_colours()["--band"], alpha=0.5, linewidth=1, clip_on=False)
+    soft, place = _light_colours()["--soft"], ("axes fraction", "data")
+    axes.annotate(
+        f"target {target:g}", (0, target), (4, 3), xycoords=place, textcoords="offset points", color=soft, fontsize=11
+    )
 
 
 def _draw_bars(axes: Axes, chart: BarChart) -> None:

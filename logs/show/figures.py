@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from logs.read.lines import to_number
-from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Series, Stretch
+from logs.show.chart import Bar, BarChart, Captioned, LineChart, Series, Stretch
 from logs.show.reported_run import Point, ReportedRun
 from logs.usage import Sample
 
@@ -43,10 +43,9 @@ def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     if len(runs) == 1:
         both = {"training": losses[runs[0].name], "validation": validated[runs[0].name]}
         by_epochs = {"Loss by epoch": both}
-    marks = [*targets, *_references(runs)]
     yield from _with_data(
         [
-            Captioned("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", top1, marks, is_fitted=True)),
+            Captioned("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", top1, targets, is_fitted=True)),
             Captioned("Accuracy by time", _chart("Top-1 accuracy", seconds, top1, targets, is_fitted=True)),
             *(
                 Captioned(caption, _chart("Loss", "epochs", curves, is_fitted=True))
@@ -89,7 +88,7 @@ def _chart(
     title: str,
     x_name: str,
     curves: Mapping[str, list[Point]],
-    bands: Sequence[Band] = (),
+    targets: Sequence[float] = (),
     *,
     is_fitted: bool = False,
 ) -> LineChart:
@@ -99,7 +98,7 @@ def _chart(
         title: What the vertical axis shows.
         x_name: ``epochs``, or the seconds since a moment.
         curves: The points of each run.
-        bands: Marked ranges of an axis.
+        targets: Values to mark on the vertical axis.
         is_fitted: Whether a vertical axis from 0 is cut where it would hide the course of the values. A rate or a time
             is not to look more uneven than it is; an accuracy or a loss is.
     """
@@ -109,22 +108,11 @@ def _chart(
         kept = [(x, y) for x, y in points if x is not None]
         if any(y is not None for _, y in kept):
             series.append(Series(run, number, kept))
-    return LineChart(title, x_name, series, bands, y_from_zero=not is_fitted)
+    return LineChart(title, x_name, series, targets, y_from_zero=not is_fitted)
 
 
-def _references(runs: Sequence[ReportedRun]) -> list[Band]:
-    """Return where the official reference converges: a range for each batch size."""
-    compared = [run.comparison for run in runs if run.record.is_of_images and run.record.division != "open"]
-    found = {comparison.reference for comparison in compared if comparison.reference}
-    return [
-        Band("x", each.least, each.mean + 2 * each.deviation, f"reference at batch {each.batch_size}")
-        for each in sorted(found, key=lambda each: each.least)
-    ]
-
-
-def _targets(runs: Sequence[ReportedRun]) -> list[Band]:
-    targets = sorted({run.target for run in runs if run.target is not None and run.record.is_of_images})
-    return [Band("y", target, target, f"target {target:g}") for target in targets]
+def _targets(runs: Sequence[ReportedRun]) -> list[float]:
+    return sorted({run.target for run in runs if run.target is not None and run.record.is_of_images})
 
 
 def _step_shares(runs: Sequence[ReportedRun]) -> BarChart:
