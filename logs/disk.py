@@ -47,21 +47,14 @@ def require_replaceable(option: str, file: Path, read: Iterable[Path | str]) -> 
     """Refuse an output file that is one of those ``read``, a folder, write-protected, or a device, pipe or socket.
 
     Raises:
-        UserError: Names option, file and reason.
+        UserError: Names option and file.
     """
-    if not os.path.lexists(file):
-        return
     found = file_of(file)
-    reasons = {
-        "which is a folder": found.is_dir(),
-        "which is a file that this command reads": found in {file_of(Path(path)) for path in read},
-        "which is not a regular file": found.exists() and not found.is_file(),
-        # The mode decides and not os.access, because root may write to any file.
-        "which is write-protected": found.exists() and not found.stat().st_mode & _WRITABLE,
-    }
-    for reason, is_true in reasons.items():
-        if is_true:
-            raise UserError(f"{option}: got {file}, {reason}; give another file name")
+    # The mode decides and not os.access, because root may write to any file.
+    is_odd = found.exists() and not (found.is_file() and found.stat().st_mode & _WRITABLE)
+    if is_odd or (os.path.lexists(file) and found in {file_of(Path(path)) for path in read}):
+        what = "which is read by this command, write-protected, or no regular file"
+        raise UserError(f"{option}: got {file}, {what}; give another file name")
 
 
 def sync_path(path: Path) -> None:
