@@ -20,9 +20,6 @@ from launch.start.rendezvous import rendezvous_of
 from launch.submit.job import MOVE, RESTART
 from launch.submit.jobspec import JobSpec
 
-_COLUMNS = 75
-"""Longest line of an array, as far as its words allow."""
-
 
 def job_text(spec: JobSpec) -> str:
     """Return the script of a job, or the manifest around the script.
@@ -89,13 +86,8 @@ def quote(path: Path | str) -> str:
 
 
 def _array(words: Sequence[str], name: str) -> str:
-    """Return an array of quoted words as lines of shell; the name of a variable stays on one line with its -x."""
-    lines = [""]
-    for before, word in zip(["", *words], words, strict=False):
-        if len(lines[-1]) + len(word) > _COLUMNS and before != "-x":
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return "\n".join([f"{name}=(", *(f"  {line}" for line in lines), ")"])
+    """Return the shell's array of quoted words."""
+    return f"{name}=({' '.join(words)})"
 
 
 def _lines(text: str) -> str:
@@ -108,24 +100,21 @@ def _clock_time(seconds: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def _directive_path(path: Path, special: str = "") -> str:
-    """Return a path as a word of a scheduler's directive, in double quotes if the path has a space in it.
+def _directive_path(path: Path) -> Path:
+    """Return a path as a word of a scheduler's directive.
 
     Args:
         path: A file in the run folder.
-        special: Characters that the scheduler replaces or splits paths at, and offers no way to quote.
 
     Raises:
-        UserError: The path has a character that no quotes protect.
+        UserError: The path has a character that some scheduler replaces, or splits paths at.
     """
-    text = str(path)
-    found = sorted({each for each in text if each in f"\"'\\$`{special}" or not each.isprintable()})
-    if found:
+    if not re.fullmatch(r"[\w./+@=-]+", str(path)):
         raise UserError(
-            f"{text!r}: the scheduler does not accept a path with {' or '.join(map(repr, found))} in it; give another "
-            "folder with --run-dir"
+            f"{str(path)!r}: got a path for a scheduler's directive, allowed: letters, digits and any of ./_+@=-; give "
+            "another folder with --run-dir"
         )
-    return f'"{text}"' if any(each in " #;&|()<>*?[]{}~" for each in text) else text
+    return path
 
 
 def _python(program: Program, *words: str) -> str:

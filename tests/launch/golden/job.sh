@@ -40,14 +40,8 @@ printf 'job %s of %s on %s\n' "$SLURM_JOB_ID" "$folder" "${hosts[*]}"
 env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
   grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
 
-readonly launcher=(
-  srun -K1 --export=ALL --nodes=2 --ntasks=4 --ntasks-per-node=2
-  --distribution=block --cpu-bind=none --cpus-per-task=4
-)
-readonly rank=(
-  /shared/resnet-records/launch/rank.sh
-  /shared/resnet-records/.venv/bin/python -I -u -m train
-)
+readonly launcher=(srun -K1 --export=ALL --nodes=2 --ntasks=4 --ntasks-per-node=2 --distribution=block --cpu-bind=none --cpus-per-task=4)
+readonly rank=(/shared/resnet-records/launch/rank.sh /shared/resnet-records/.venv/bin/python -I -u -m train)
 
 # SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first), SIGHUP, SIGUSR2 (LSF's run
 # limit) and SIGXCPU stop the job. The ranks save their state and end.
