@@ -50,11 +50,13 @@ Status = Literal["success", "aborted"]
 
 
 class EventLog:
-    """A run's log of events, with one method for each kind of event; this one, of every rank but 0, writes nothing.
+    """A run's log of events; this one, of every rank but 0, writes nothing.
 
-    MLPerf's rules ask for this order: submission, cache_clear, init_start, seed and hyperparameters, init_stop,
-    run_start; then blocks of epochs, and inside each block one evaluation with its accuracy; run_stop. Epochs count
-    from 1. If an exception leaves a block, an epoch or an evaluation, no stop event is logged for it, because it did
+    MLPerf's rules ask for this order: submission, cache_clear if no data of the data set is in the page cache,
+    init_start, seed and hyperparameters, init_stop, run_start, before which no byte of the training data may have been
+    read; then blocks of epochs, and inside each block one evaluation with its accuracy; run_stop. Epochs count from 1.
+    Two keys of our own, ``rehearsal`` and ``resumed_from_step``, come before anything else: no such run can be
+    submitted. If an exception leaves a block, an epoch or an evaluation, no stop event is logged for it, because it did
     not end; `run_stop` then says that the run was aborted.
     """
 
@@ -82,39 +84,11 @@ class EventLog:
         for key, value in told.items():
             self.emit("point", f"submission_{key}", value)
 
-    def rehearsal(self) -> None:
-        """Log, before anything else, that nothing is trained and accuracies are invented: no result of any kind."""
-        self.emit("point", "rehearsal", value=True)
-
-    def resumed(self, step: int) -> None:
-        """Log, before anything else, that an earlier attempt is resumed at ``step``: such a run cannot be submitted."""
-        self.emit("point", "resumed_from_step", step)
-
-    def cache_clear(self) -> None:
-        """Log that the page cache holds no data of the data set; call after dropping it and before `init_start`."""
-        self.emit("point", "cache_clear", value=True)
-
-    def init_start(self) -> None:
-        """Log the start of the initialisation, which MLPerf does not time."""
-        self.emit("start", "init_start")
-
-    def init_stop(self) -> None:
-        """Log the end of the initialisation."""
-        self.emit("stop", "init_stop")
-
-    def run_start(self) -> None:
-        """Log the start of the timed run; no byte of the training data may have been read before."""
-        self.emit("start", "run_start")
-
     def run_stop(self, status: Status) -> None:
         """Log the end of the timed run, exactly once a run."""
         assert not self._stopped, "run_stop is logged exactly once"
         self._stopped = True
         self.emit("stop", "run_stop", status=status)
-
-    def seed(self, seed: int) -> None:
-        """Log the seed from which every random stream of the run is derived."""
-        self.emit("point", "seed", seed)
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
         """Log the hyperparameters of the optimizer and the pipelines that run.
@@ -135,20 +109,12 @@ class EventLog:
         self.emit("stop", "block_stop", first_epoch_num=first_epoch)
 
     @contextmanager
-    def epoch(self, epoch: int) -> Iterator[None]:
-        """Log start and stop around the steps of one epoch."""
+    def interval(self, name: Literal["epoch", "eval"], epoch: int) -> Iterator[None]:
+        """Log start and stop around the steps of one epoch, or around the evaluation after it."""
         assert epoch >= 1
-        self.emit("start", "epoch_start", epoch_num=epoch)
+        self.emit("start", f"{name}_start", epoch_num=epoch)
         yield
-        self.emit("stop", "epoch_stop", epoch_num=epoch)
-
-    @contextmanager
-    def evaluation(self, epoch: int) -> Iterator[None]:
-        """Log start and stop around the evaluation after ``epoch``."""
-        assert epoch >= 1
-        self.emit("start", "eval_start", epoch_num=epoch)
-        yield
-        self.emit("stop", "eval_stop", epoch_num=epoch)
+        self.emit("stop", f"{name}_stop", epoch_num=epoch)
 
     def eval_accuracy(self, top1: float, epoch: int) -> None:
         """Log the top-1 accuracy (0 to 1) on the validation images after ``epoch``."""

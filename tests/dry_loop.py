@@ -195,7 +195,7 @@ def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float]) -> Path:
     metrics = MetricsWriter(folder / METRICS_FILE)
     with opened_log(folder, recipe, cluster, first, is_cold=True) as log:
         log.hyperparameters(logged_hyperparameters(recipe, plan, resolve_schedule(recipe, plan), recipe.optimizer))
-        log.init_stop()
+        log.emit("stop", "init_stop")
         result, _ = dry_train(recipe, cluster.world_size, tops, log=log, blank=Blank(), metrics=metrics)
     summary = Summary(
         recipe.name, "success" if result.success else "aborted", top1=result.score.value,

@@ -120,14 +120,14 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     reached, stuck, done = False, None, max(start.step - 1, 0)
     look_every = goal.log_every_steps
     step.clock.start()
-    log.run_start()
+    log.emit("start", "run_start")
     try:
         for epochs in blocks(plan, start.epoch):
             losses: list[float] = []
             with log.block(epochs[0], len(epochs)):
                 for epoch in epochs:
                     run.on_break()
-                    with log.epoch(epoch):
+                    with log.interval("epoch", epoch):
                         run.source.begin_epoch(epoch)
                         for done in plan.epoch_steps(epoch, start.step):
                             hyper = run.schedule.at(done)
@@ -145,7 +145,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                 run.on_break()
                 with step.clock.pause():
                     require_sound(step, Position(epoch, done + 1))
-                    with log.evaluation(epoch):
+                    with log.interval("eval", epoch):
                         begin = time.perf_counter()
                         score = run.evaluate()
                         seconds = time.perf_counter() - begin

@@ -120,7 +120,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             starts = gather_starts(rank.communicator.gather_bytes, rank.identity.host, ledger)
         schedule = resolve_schedule(recipe, rank.plan)
         log.hyperparameters(logged_hyperparameters(recipe, rank.plan, schedule, rank.model.optimizer.config))
-        log.init_stop()
+        log.emit("stop", "init_stop")
         init_s = time.monotonic() - begin
         _write_start(folder, rank, {**ledger.to_json(), **starts}, prepared.manifest)
         # A run that had ended is evaluated once more, and not trained on.
@@ -224,14 +224,14 @@ def opened_log(
     log: EventLog = MlperfLog(folder, is_resumed=is_resumed) if identity.rank == 0 else EventLog()
     try:
         if cluster.rehearsal is not None:
-            log.rehearsal()
+            log.emit("point", "rehearsal", value=True)
         if resumed_from_step is not None:
-            log.resumed(resumed_from_step)
+            log.emit("point", "resumed_from_step", resumed_from_step)
         log.submission(cluster, recipe.mlperf)
         if is_cold:
-            log.cache_clear()
-        log.init_start()
-        log.seed(recipe.run.seed)
+            log.emit("point", "cache_clear", value=True)
+        log.emit("start", "init_start")
+        log.emit("point", "seed", recipe.run.seed)
         yield log
     finally:
         log.close()

@@ -38,19 +38,19 @@ class ToyRun:
         self, log: EventLog, division: Any = "closed", values: Mapping[str, Any] = LARS, top1: float = 0.761
     ) -> None:
         log.submission(load_cluster("laptop"), Mlperf(division=division))
-        log.cache_clear()
-        log.init_start()
-        log.seed(17)
+        log.emit("point", "cache_clear", value=True)
+        log.emit("start", "init_start")
+        log.emit("point", "seed", 17)
         log.hyperparameters(values)
-        log.init_stop()
-        log.run_start()
+        log.emit("stop", "init_stop")
+        log.emit("start", "run_start")
         time.sleep(0.002)  # The log's times are whole milliseconds.
         for first_epoch, reached in ((1, top1 / 2), (3, top1)):
             with log.block(first_epoch, 2):
                 for epoch in (first_epoch, first_epoch + 1):
-                    with log.epoch(epoch):
+                    with log.interval("epoch", epoch):
                         pass
-                with log.evaluation(epoch):
+                with log.interval("eval", epoch):
                     pass
                 log.eval_accuracy(reached, epoch)
 

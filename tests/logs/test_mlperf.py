@@ -57,9 +57,9 @@ def test_both_files_contain_the_same_events_at_the_same_times(tmp_path: Path, to
 
 def test_an_event_names_the_file_and_line_that_logged_it(tmp_path: Path) -> None:
     log = MlperfLog(tmp_path)
-    log.seed(1)
+    log.emit("point", "seed", 1)
     here = sys._getframe().f_lineno
-    with log.block(1, 1), log.epoch(1):
+    with log.block(1, 1), log.interval("epoch", 1):
         log.emit("point", "our_own_key")
     for record, lineno in zip(read_new(tmp_path), [here - 1, here + 1, here + 1, here + 2], strict=False):
         assert record["metadata"]["file"] == "tests/logs/test_mlperf.py"
@@ -85,7 +85,8 @@ def test_a_line_is_that_of_mlperf_s_own_logger(tmp_path: Path) -> None:
 def test_a_killed_process_leaves_every_event_whole(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys, pathlib; from logs.mlperf import MlperfLog\n"
-        "log = MlperfLog(pathlib.Path(sys.argv[1])); log.init_start(); log.init_stop(); log.run_start()\n"
+        "log = MlperfLog(pathlib.Path(sys.argv[1]))\n"
+        "log.emit('start', 'init_start')\nlog.emit('stop', 'init_stop')\nlog.emit('start', 'run_start')\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
@@ -96,7 +97,7 @@ def test_a_killed_process_leaves_every_event_whole(tmp_path: Path) -> None:
 
 def test_an_interval_that_an_exception_leaves_stays_open_and_the_run_can_be_aborted(tmp_path: Path) -> None:
     log = MlperfLog(tmp_path)
-    with pytest.raises(ZeroDivisionError), log.block(1, 1), log.epoch(1):
+    with pytest.raises(ZeroDivisionError), log.block(1, 1), log.interval("epoch", 1):
         raise ZeroDivisionError
     log.run_stop("aborted")
     log.close()
@@ -111,7 +112,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) 
     (tmp_path / name).symlink_to("/dev/full")
     log = MlperfLog(tmp_path)
     with pytest.raises(UserError, match=rf"{name}: cannot be written: the disk is full; free some space"):
-        log.seed(1)
+        log.emit("point", "seed", 1)
     with pytest.raises(UserError):
         log.close()
 
@@ -123,12 +124,12 @@ def test_a_log_that_is_deleted_ends_the_run_and_a_deleted_folder_is_left_to_the_
     folder = tmp_path / "run"
     folder.mkdir()
     log = MlperfLog(folder)
-    log.seed(1)
+    log.emit("point", "seed", 1)
     (folder / name).unlink()
     with pytest.raises(UserError, match=rf"run/{name}: was deleted during the run, which ends"):
-        log.seed(2)
+        log.emit("point", "seed", 2)
     shutil.rmtree(folder)
-    log.seed(3)
+    log.emit("point", "seed", 3)
     log.close()
 
 
@@ -137,7 +138,7 @@ def test_a_resumed_run_that_is_killed_is_closed_although_the_attempt_before_was(
     for is_resumed in (False, True):
         log = MlperfLog(tmp_path, is_resumed=is_resumed)
         if is_resumed:
-            log.resumed(7)
+            log.emit("point", "resumed_from_step", 7)
         else:
             log.run_stop("aborted")
         log.close()
@@ -152,8 +153,8 @@ def test_a_resumed_run_that_is_killed_is_closed_although_the_attempt_before_was(
 def test_a_log_cut_off_anywhere_is_closed_as_aborted_once(cut: float, ruleset: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         log = MlperfLog(Path(name))
-        log.seed(1)
-        log.run_start()
+        log.emit("point", "seed", 1)
+        log.emit("start", "run_start")
         log.run_stop("success")
         log.close()
         path = Path(name) / RESULT_FILES[ruleset]

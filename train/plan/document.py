@@ -246,16 +246,16 @@ def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSched
     log.submission(cluster, recipe.mlperf)
     # The framework's version is that of the environment in which the run will be, which may be another one.
     log.values["submission_entry"]["framework"] = ENGINES[cluster.engine.name].title
-    log.cache_clear()
-    log.init_start()
-    log.seed(recipe.run.seed)
+    log.emit("point", "cache_clear", value=True)
+    log.emit("start", "init_start")
+    log.emit("point", "seed", recipe.run.seed)
     log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, recipe.optimizer))
-    log.init_stop()
-    log.run_start()
+    log.emit("stop", "init_stop")
+    log.emit("start", "run_start")
     with log.block(1, 1):
-        with log.epoch(1):
+        with log.interval("epoch", 1):
             pass
-        with log.evaluation(1):
+        with log.interval("eval", 1):
             pass
     for key in ("eval_accuracy", "tracked_stats", "run_stop"):
         log.emit("point", key)
