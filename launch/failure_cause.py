@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import resource
 import shlex
 import signal
@@ -26,13 +27,8 @@ _REPORT: dict[str, Any] = {
 }  # fmt: skip
 """Keys and types of a failure report; another file of that name is none."""
 
-_PROCESSES = "raise the limit on processes and threads (ulimit -u, or pids.max of the control group)"
-_LIMITS = {
-    "can't start new thread": _PROCESSES,
-    "unable to start watchdog thread": _PROCESSES,
-    "Resource temporarily unavailable": _PROCESSES,
-}
-"""Words of a rank's error that tell of a limit of its user or job, and what to do."""
+_PROCESS_LIMIT = re.compile("can't start new thread|unable to start watchdog thread|Resource temporarily unavailable")
+"""Words of a rank's error that tell of the limit of its user or job."""
 
 _LOST_DAEMON = 205
 """Exit status of Open MPI's mpirun when its daemon on another host is gone (4.1.4, tried by killing the host)."""
@@ -201,7 +197,8 @@ def _tell_error(its: Ending) -> _Told:
     """
     report, message = its.own, its.own["message"]
     step, when = its.step if report["step"] is None else (report["step"], _at(report["step"]))
-    remedy = next((f"; {remedy}" for words, remedy in _LIMITS.items() if words in message), "")
+    is_limit = _PROCESS_LIMIT.search(message) is not None
+    remedy = "; raise the limit on processes and threads (ulimit -u, or pids.max of the control group)" * is_limit
     suspects = report.get("suspects")
     if isinstance(suspects, list) and not 0 < len(suspects) < max(2, its.folder.cluster.world_size):
         return {"step": step, "message": f"the ranks failed{when}: {message}{remedy}"}
