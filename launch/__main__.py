@@ -1,8 +1,8 @@
 """The verb ``train``: run a recipe here, under the launcher of its cluster file."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, parse
@@ -10,19 +10,6 @@ from configs.errors import UserError
 from configs.outputs import guard_outputs
 
 _TRACE_STEPS = 3
-
-
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``./run.sh train``."""
-
-    recipe: str | None
-    cluster: str | None
-    overrides: list[str]
-    max_restarts: str | None
-    run_dir: Path | None
-    resume: Path | None
-    start_from: Path | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 success, 1 a failed run, or a failed log check of a recipe that submits, 2 a wrong command line, 75 a run that
         was stopped and can be resumed, 130 Ctrl-C.
     """
-    return exit_status(lambda: _train(parse(_parser(), _Options, arguments)))
+    return exit_status(lambda: _train(parse(_parser(), Namespace, arguments)))
 
 
 def _parser() -> Parser:
@@ -65,7 +52,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _train(options: _Options) -> int:
+def _train(options: Namespace) -> int:
     # Imported here, so that --help works before anything is installed.
     from configs.load import load_both
     from configs.reading import is_file

@@ -8,8 +8,8 @@ import os
 import select
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -203,19 +203,6 @@ def hold(path: Path) -> None:
             outlived.look()
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``python -m launch.submit.job``; all after ``folders`` is for ``end`` and ``choose``."""
-
-    step: str
-    folders: list[Path]
-    status: int
-    signals: int
-    near_limit: int
-    hosts: str
-    checked: Path | None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands; ``begin`` returns 1 if there is nothing to start, and 2 if the folder is not free."""
     parser = Parser(prog="python -m launch.submit.job", description=__doc__)
@@ -225,10 +212,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(name, type=int, default=0)
     parser.add_argument("--hosts", default="")
     parser.add_argument("--checked", type=Path)
-    return exit_status(lambda: _run(parse(parser, _Options, arguments)))
+    return exit_status(lambda: _run(parse(parser, Namespace, arguments)))
 
 
-def _run(options: _Options) -> int:
+def _run(options: Namespace) -> int:
     if options.step == "left-out":
         hosts = sorted({host for folder in options.folders for host in RunFolder(folder).attempts.left_out()})
         sys.stdout.write("".join(f"{host}\n" for host in hosts))

@@ -19,16 +19,8 @@ _UNREADABLE_SHOWN = 3
 _KEY = re.compile(r"(?:CHECK for|occurrence of) '(\w+)'|Failed checks for (\w+)")
 
 
-def complaints_of(report: str, log: Path, ruleset: str, *, inserted: bool) -> Iterator[str]:
-    """Yield the complaints of the checker's report, one line each.
-
-    Args:
-        report: What the checker wrote.
-        log: The judged log.
-        ruleset: The ruleset by which the log was judged.
-        inserted: Whether the checker read a copy of the log with one event more, in front.
-    """
-    event_lines = _event_lines(log, ruleset, inserted=inserted)
+def complaints_of(report: str) -> Iterator[str]:
+    """Yield the complaints of the checker's report, one line each."""
     report = re.sub(r"^INFO - .*\n", "", report, flags=re.MULTILINE)
     report = re.sub(r"^(ERROR - FAILED|WARNING - +Found parsing errors:)\n", "", report, flags=re.MULTILINE)
     parse_error = re.compile(r"^WARNING -   (.*)\nWARNING -    \^\^  (.*)\n", re.MULTILINE)
@@ -43,7 +35,7 @@ def complaints_of(report: str, log: Path, ruleset: str, *, inserted: bool) -> It
         return
     for complaint in parse_error.sub("", report).removeprefix("WARNING -  ").split(_SEPARATOR):
         if complaint.strip():
-            yield _with_remedy(_shortened(complaint, event_lines))
+            yield _with_remedy(_shortened(complaint))
 
 
 def explain_crash(message: str) -> str:
@@ -56,17 +48,8 @@ def explain_crash(message: str) -> str:
     return f"the checker crashed on this log ({message}); correct the value of the wrong form"
 
 
-def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
-    """Return the 1-based line number of each event in the log file, because the checker counts events from 0."""
-    token = ":::MLL" if ruleset == "0.6.0" else ":::MLLOG "
-    with log.open(encoding="latin-1") as file:
-        lines = enumerate(file, start=1)
-        own = (number for number, line in lines if token in line and not (inserted and "submission_division" in line))
-        return [*([0] if inserted else []), *own]
-
-
-def _shortened(complaint: str, event_lines: list[int]) -> str:
-    """Return a complaint in one line: what failed, the log's line, and what that line has."""
+def _shortened(complaint: str) -> str:
+    """Return a complaint in one line: what failed, the number of the event, and what the event has."""
     words, _, _ = complaint.partition("\ncurrent context[s]=")
     head = re.match(r"CHECK for '(\w+)' failed in line (\d+):\n.*\nfailed test: (.*)\n", complaint)
     if head is None:
@@ -75,8 +58,8 @@ def _shortened(complaint: str, event_lines: list[int]) -> str:
     metadata = line.get("metadata")
     got = {"value": line.get("value"), **(metadata if isinstance(metadata, dict) else {})}
     shown = {name: value for name, value in got.items() if name not in ("file", "lineno")}
-    number = dict(enumerate(event_lines)).get(int(head[2]), int(head[2]) + 1)
-    return f"line {number}: CHECK for '{head[1]}' failed: {head[3].strip()}; got {json.dumps(shown)}"
+    # The checker counts events from 0.
+    return f"event {int(head[2]) + 1}: CHECK for '{head[1]}' failed: {head[3].strip()}; got {json.dumps(shown)}"
 
 
 def _mapping(text: str) -> dict[str, Any]:

@@ -42,8 +42,7 @@ class Verdict:
     """The verdict of the official checker on one log under one ruleset.
 
     Attributes:
-        messages: The checker's complaints, one line each, with a remedy; empty if ``passed``. Line numbers are those of
-            the log file.
+        messages: The checker's complaints, one line each, with a remedy; empty if ``passed``. Events count from 1.
         log_sha256: Digest of the judged log, by which a reader knows whether the verdict belongs to the log at hand;
             None if there was no log.
     """
@@ -110,7 +109,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
     if not has_event(log):
         return verdict(NO_EVENT)
     crash = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}, and no message"])[-1]
-    complaints = list(complaints_of(words, log, ruleset, inserted=division is not None))
+    complaints = list(complaints_of(words))
     return verdict(*(complaints or [explain_crash(crash)]))
 
 
@@ -203,16 +202,15 @@ def _own_ruleset(log: Path) -> str:
 
 
 def _with_division(log: Path, ruleset: str, division: str, folder: Path) -> Path:
-    """Copy a log into ``folder`` with another division as first line; return the copy.
-
-    The original line becomes empty, so that all line numbers grow by one.
-    """
+    """Copy a log into ``folder`` with another division; return the copy. A log that names none gets a first line."""
     key, value = "submission_division", {"value": division, "metadata": {}}
     line = f":::MLL 0 {key}: {json.dumps(value)}"
     if ruleset != _OLD:
         line = f":::MLLOG {json.dumps({'time_ms': 0, 'key': key, **value})}"
+    lines = log.read_bytes().split(b"\n")
+    named = [number for number, each in enumerate(lines) if b":::MLL" in each and key.encode() in each]
+    for number in named:
+        lines[number] = line.encode()
     copy = folder / "log"
-    with log.open("rb") as source, copy.open("wb") as target:
-        target.write(f"{line}\n".encode())
-        target.writelines(b"\n" if b":::MLL" in each and key.encode() in each else each for each in source)
+    copy.write_bytes(b"\n".join(lines if named else [line.encode(), *lines]))
     return copy

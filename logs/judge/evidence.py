@@ -126,8 +126,8 @@ def _readers() -> dict[str, Callable[[Path], object]]:
 
 
 def _damaged(folder: Path) -> list[str]:
-    """Return what is wrong with files of a run that are none, or not what they should be, once for each remedy."""
-    found: dict[str, list[str]] = {}
+    """Return what is wrong with files of a run that are none, or not what they should be."""
+    found = []
     for name, read in _readers().items():
         if os.path.lexists(folder / name):
             try:
@@ -137,9 +137,8 @@ def _damaged(folder: Path) -> list[str]:
             except UserError as error:
                 words = str(error).removeprefix(f"{folder}/")
                 # A config.yaml that is cut off at the end of a line can be read, but lacks keys.
-                problem, _, remedy = (words if words.startswith(name) else f"{name}: {words}").rpartition("; ")
-                found.setdefault(remedy, []).append(problem)
-    return ["; ".join(filter(None, (", ".join(problems), remedy))) for remedy, problems in found.items()]
+                found.append(words if words.startswith(name) else f"{name}: {words}")
+    return found
 
 
 def _missing(folder: Path, record: RunRecord) -> str:

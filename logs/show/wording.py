@@ -171,14 +171,8 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"{run.problem.kind.capitalize()}: {run.problem.words}.")
     if odd := impossible_times(record):
         notes.append(f"The times of the log cannot be: {odd}.")
-    if not record.is_of_images:
-        notes.append(
-            f"This log is of MLPerf's benchmark {record.benchmark}: its epochs and quality are not those of images."
-        )
-    elif record.began_s is not None and record.no_rate_because:
+    if record.began_s is not None and record.no_rate_because:
         notes.append(f"No images/s: {record.no_rate_because}.")
-    if record.attempts > 1:
-        notes.append(f"The run was stopped and resumed: {record.attempts} attempts.")
     notes += [f"Energy: {run.energy.words}."] if run.energy else []
     slow = slow_stretches(run.comparisons, has_ended=bool(run.summary))
     notes += [f"{clause[:1].upper()}{clause[1:]}." for clause in islice(slow, _MOST_STRETCHES)]

@@ -90,14 +90,6 @@ def test_a_file_that_is_damaged_is_named_in_one_line(run: Path, name: str) -> No
         assert "\n" not in problem.words
 
 
-def test_files_that_are_damaged_alike_are_named_once_each_with_one_remedy(run: Path) -> None:
-    names = ["environment.json", "startup.json", "ranks.json", "classes.json"]
-    for name in names:
-        (run / name).write_text("[1]\n")
-    words = _words(run)
-    assert [words.count(name) for name in (*names, "folder of a run", "remove the file")] == [1, 1, 1, 1, 0, 1]
-
-
 def test_a_file_that_only_its_owner_may_read_is_not_called_damaged(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_read, private = os.access, {run / "environment.json", run / "config.yaml"}
     # Root may read every file, so the system's answer is imitated.
