@@ -41,7 +41,7 @@ def test_an_output_that_is_a_file_is_refused_before_the_first_run(
     study = _study(tmp_path)
     assert main(["sweep", study, "--output", study]) == 2
     told = capsys.readouterr()
-    assert (told.out, told.err.count("\n"), study in told.err, "another folder" in told.err) == ("", 1, True, True)
+    assert (told.out, told.err.count("\n"), study in told.err) == ("", 1, True)
 
 
 def test_the_example_in_the_help_is_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
