@@ -53,6 +53,9 @@ _ALIKE = 0.6
 _MOST_BYTES = 1 << 20
 """Size of a file that is read: parsing 20 MB takes a minute and 1 GB of memory."""
 
+_MOST_VALUES = 100_000
+"""Values of a text whose aliases are written out: a few lines of nested aliases can mean more than any memory holds."""
+
 
 def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     return int(str(loader.construct_scalar(node)).replace("_", ""))
@@ -105,7 +108,10 @@ def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
         UserError: The text is not YAML, or one block has a key twice.
     """
     try:
-        return yaml.load(text, Loader=_AsWritten if as_written else _Yaml)
+        content = yaml.load(text, Loader=_AsWritten if as_written else _Yaml)
+        if "*" in text and _size(content, {}) > _MOST_VALUES:
+            raise UserError(f"its aliases repeat more than {_MOST_VALUES:,} values; write what is meant")
+        return content
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except yaml.MarkedYAMLError as error:
@@ -117,6 +123,15 @@ def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
         raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise UserError(f"{name}: not YAML: brackets or blocks are nested too deeply; write fewer levels") from None
+
+
+def _size(value: Any, sizes: dict[int, int]) -> int:
+    """Return the number of values of which one consists, where those behind an alias count each time."""
+    if id(value) not in sizes:
+        sizes[id(value)] = 1  # what holds itself is refused elsewhere
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        sizes[id(value)] += sum(_size(each, sizes) for each in inner)
+    return sizes[id(value)]
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

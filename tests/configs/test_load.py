@@ -81,6 +81,7 @@ def test_a_key_or_a_value_of_any_length_makes_a_short_message(tmp_path: Path, li
     [
         ("a: &a [*a]", "not YAML"),
         ("[\n" * 100_000, "nested too deeply"),
+        ("a0: &a0 [1, 1]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)), "aliases"),
         ("a: 1\na: 2", "'a' occurs twice in the block of line 1; remove one$"),
         ("? {a: 1}\n: 2", "not YAML"),
         ('a: "x\\0"', "a zero byte in a text, which no path and no variable can hold; leave it out$"),
@@ -163,8 +164,8 @@ def test_only_the_config_of_a_run_brings_its_cluster(tmp_path: Path) -> None:
     [
         *((each, "a recipe is a block of keys, and the file holds none; see ./run.sh") for each in (b"- 1", b"", b"3")),
         (b"name: a\n\xff\n", "byte 8: not UTF-8; save the file in that encoding"),
-        (b"a:\n  b: 1\n\tc: 2\n", "not YAML: line 3, column 1: "),
-        (b"a: {b: 1\nc: 2\n", "not YAML: line 2, column 2: "),
+        (b"a:\n  b: 1\n\tc: 2\n", "not YAML: line 3, column 1: found a tab character that violates indentation; "),
+        (b"a: {b: 1\nc: 2\n", "not YAML: line 2, column 2: did not find expected ',' or '}'; look there and in "),
     ],
 )
 def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
