@@ -64,11 +64,7 @@ class Unreadable(UserError):
         super().__init__(f"{path}: {self.reason}")
 
 
-class _Refusals(threading.local):
-    last_s = float("-inf")
-
-
-_refusals = _Refusals()
+_refused = threading.local()
 
 
 def may_pass(error: OSError) -> bool:
@@ -79,37 +75,29 @@ def may_pass(error: OSError) -> bool:
     return error.errno is not None and error.errno not in _LASTING
 
 
-def patiently(
-    path: object,
-    read: Callable[[], T],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> T:
+def patiently(path: object, read: Callable[[], T]) -> T:
     """Return what ``read`` returns; where the operating system refuses, try again for `PATIENCE_S`.
 
     Args:
         path: What is read, for the message.
         read: Reads it; may be called several times.
-        clock: Seconds.
-        sleep: Waits for so many seconds.
 
     Raises:
         Unreadable: The last try failed, too.
         OSError: There is nothing at the path, or nothing that can be read.
     """
-    give_up_s = clock() + PATIENCE_S
+    give_up_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             return read()
         except OSError as error:
             if not may_pass(error):
                 raise
-            now_s = clock()
-            if now_s + _PAUSE_S > give_up_s or now_s < _refusals.last_s + _CALM_S:
-                _refusals.last_s = now_s
+            now_s = time.monotonic()
+            if now_s + _PAUSE_S > give_up_s or now_s < getattr(_refused, "last_s", -_CALM_S) + _CALM_S:
+                _refused.last_s = now_s
                 raise Unreadable(path, error) from None
-        sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)
 
 
 def read_bytes(path: Path) -> bytes:
