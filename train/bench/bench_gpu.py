@@ -315,7 +315,7 @@ class _Part:
             for kind in kinds if kind in KERNEL_CASES[name].kinds
         }  # fmt: skip
         self.in_turn(
-            "gpu.kernels", cases, judge=lambda row: row.median <= ALLOWED_ERROR[cases[row.alternative]["kind"]]
+            "gpu.kernels", cases, judge=lambda row: row.median <= ALLOWED_ERROR[str(cases[row.alternative]["kind"])]
         )
 
     def profile(self) -> None:

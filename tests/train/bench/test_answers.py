@@ -207,9 +207,6 @@ def test_a_race_is_run_seed_by_seed_and_a_missed_target_is_an_answer(peers: Answ
     theirs = {"to_target_s": to_target_s, "startup_s": 3, "epochs": 7, "reached": 0.5,
               "to_target_s / ours": to_target_s / 9}  # fmt: skip
     assert _medians(report, name) == pytest.approx(theirs)
-    assert {note for note in report.notes if "seed 2" in note} == {
-        f"{each}, seed 2: the target was not reached" for each in (name, "ours")
-    }
     assert "torch.compile is not tried: this machine has no g++; install it" in report.notes
     # Four forms are tried, for a few steps and without an evaluation; then the fastest races.
     assert [(each["seed"], bool(each["eval_epochs"])) for each in races] == [(1, False)] * 4 + [(1, True), (2, True)]

@@ -326,14 +326,14 @@ def make_update(
     # With a rate of 1, PyTorch adds the momentum of the gradients, which have the rates of this step already.
     optimizer = torch.optim.SGD(weights, lr=1.0, momentum=momentum, fused=True)
 
-    @torch.no_grad()
     def update(lr: float, weight_decay: float) -> None:
-        gradients = [weight.grad for weight in weights]
-        decays = decayed * (weight_decay if own_decay is None or not weight_decay else own_decay)
-        w, g = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
-        ratios = torch.where(trusted & (w > 0) & (g > 0), coefficient * w / (g + decays * w + epsilon), 1.0)
-        torch._foreach_add_(gradients, torch._foreach_mul(weights, (weight_decay * decayed).tolist()))
-        torch._foreach_mul_(gradients, (lr * ratios).tolist())
+        with torch.no_grad():
+            gradients = [weight.grad for weight in weights]
+            decays = decayed * (weight_decay if own_decay is None or not weight_decay else own_decay)
+            w, g = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
+            ratios = torch.where(trusted & (w > 0) & (g > 0), coefficient * w / (g + decays * w + epsilon), 1.0)
+            torch._foreach_add_(gradients, torch._foreach_mul(weights, (weight_decay * decayed).tolist()))
+            torch._foreach_mul_(gradients, (lr * ratios).tolist())
         optimizer.step()
 
     return update
