@@ -19,8 +19,7 @@ from tests.engines import ALONE, random_batch, small_network
 from tests.oracles import LarsOracle
 from train.bench.bench_peers import race_numbers
 from train.engine.init import initial_weights
-from train.networks.arch import Network, Rows, network_of
-from train.networks.kinds import KINDS
+from train.networks.arch import network_of
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -54,20 +53,6 @@ def test_the_peer_computes_our_logits_from_our_weights_in_every_family(name: str
     with torch.no_grad():
         found = peer(torch.from_numpy(engine.to_host(images))).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
-
-
-def test_the_peer_leaves_out_whole_branches_and_keeps_their_mean() -> None:
-    from train.bench.programs.pytorch import TableNetwork
-
-    rows = Rows(2, 3)
-    branch = rows.add("branch", "dropout", "data", rate=0.75)
-    rows.add("mean", "global_pool", branch)
-    of_images = replace(KINDS["dropout"], draws="images")
-    layers = [replace(each, kind=of_images) if each.name == "branch" else each for each in rows.layers]
-    network = TableNetwork(Network("branch", 3, 2, 2, tuple(layers)))
-    kept = network.train()(torch.ones(64, 2, 3, 3)).flatten(1)
-    assert {*kept.min(1).values.tolist()} == {*kept.max(1).values.tolist()} == {0.0, 4.0}
-    assert torch.equal(network.eval()(torch.ones(2, 2, 3, 3)).flatten(1), torch.ones(2, 2))
 
 
 # The update

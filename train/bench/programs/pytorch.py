@@ -115,9 +115,7 @@ class TableNetwork(nn.Module):  # type: ignore[misc]
         return functional.batch_norm(values, mean, variance, gamma, beta, self.training, **self.norm)
 
     def _drop(self, row: Layer, _: Mapping[str, Any], values: Any) -> Any:
-        if row.kind.draws == "elements":
-            return functional.dropout(values, row.rate, self.training)
-        return values * functional.dropout(values.new_ones(len(values), 1, 1, 1), row.rate, self.training)
+        return functional.dropout(values, row.rate, self.training)
 
 
 class _Records:
