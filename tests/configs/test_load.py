@@ -164,8 +164,8 @@ def test_only_the_config_of_a_run_brings_its_cluster(tmp_path: Path) -> None:
     [
         *((each, "a recipe is a block of keys, and the file holds none; see ./run.sh") for each in (b"- 1", b"", b"3")),
         (b"name: a\n\xff\n", "byte 8: not UTF-8; save the file in that encoding"),
-        (b"a:\n  b: 1\n\tc: 2\n", "not YAML: line 3, column 1: found a tab character that violates indentation; "),
-        (b"a: {b: 1\nc: 2\n", "not YAML: line 2, column 2: did not find expected ',' or '}'; look there and in "),
+        (b"a:\n  b: 1\n\tc: 2\n", "not YAML: line 3, column 1: "),
+        (b"a: {b: 1\nc: 2\n", "not YAML: line 2, column 2: "),
     ],
 )
 def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
