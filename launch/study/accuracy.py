@@ -110,17 +110,22 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
     """
     best = best_cells(study, results)
     metric = "top-1" if all(summary.mean_auc is None for summary in results.values()) else "AUC"
-    points = {}  # mean, lowest and highest accuracy of the seeds, and the value of the tuned key
+    points, told = {}, {}  # mean, lowest and highest accuracy of the seeds that did not diverge, and the same in words
     for point, cell in best.items():
-        values = [_accuracy(summary) or 0.0 for each, summary in results.items() if _differs_in_seed_only(each, cell)]
-        points[point] = fmean(values), min(values), max(values), cell.tuned
+        values = [_accuracy(summary) for each, summary in results.items() if _differs_in_seed_only(each, cell)]
+        words = "diverged"
+        if ended := [value for value in values if value is not None]:
+            points[point] = mean, low, high = fmean(ended), min(ended), max(ended)
+            words = f"{mean:.4f} ({low:.4f} to {high:.4f})"
+        lost = f"; {len(values) - len(ended)} of {len(values)} seeds diverged" if 0 < len(ended) < len(values) else ""
+        told[point] = f"{words} at {cell.tuned:g}{lost}"
     page = render_template(
         Path(__file__).with_suffix(".md"),
         study=study,
         settings=", ".join(f"`{key}={json.dumps(value)}`" for key, value in study.set.items()),
         metric=metric,
         swept_values=sorted({swept for _, swept in best}),
-        points=points,
+        points=told,
         tried={(each.curve, each.swept, each.tuned): accuracy_text(results[each]) for each in study.cells()},
     )
     with explain_disk_errors(folder):
@@ -128,7 +133,7 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
         _write_csv(folder / f"{study.name}.csv", metric, results, best)
         write_text(folder / f"{study.name}.md", f"{page.rstrip()}\n")
     curves = {
-        name: [(swept, *points[name, swept][:3]) for swept in sorted(curve.grid)]
+        name: [(swept, *points[name, swept]) for swept in sorted(curve.grid) if (name, swept) in points]
         for name, curve in study.curves.items()
     }
     plot_study(folder / f"{study.name}.svg", curves, study.swept, metric)

@@ -27,14 +27,14 @@ STUDY: dict[str, Any] = {
 GRID = ["B-64-2-seed4", "B-64-0.5-seed4", "B-32-1-seed4", "A-1024-0.25-seed4"]
 TOP1 = {
     Cell("B", 64, 2, 4): 0.5, Cell("B", 64, 0.5, 4): 0.5, Cell("B", 32, 1, 4): 0.6, Cell("A", 1024, 0.25, 4): None,
-    Cell("B", 64, 0.5, 5): 0.8, Cell("B", 32, 1, 5): 0.7, Cell("A", 1024, 0.25, 5): 0.25,
+    Cell("B", 64, 0.5, 5): 0.8, Cell("B", 32, 1, 5): 0.7, Cell("A", 1024, 0.25, 5): None,
 }  # fmt: skip
 ROWS = [
     "| batch.global_size | B | A |",
     "| --- | --- | --- |",
     "| 32 | 0.6500 (0.6000 to 0.7000) at 1 |  |",
     "| 64 | 0.6500 (0.5000 to 0.8000) at 0.5 |  |",
-    "| 1,024 |  | 0.1250 (0.0000 to 0.2500) at 0.25 |",
+    "| 1,024 |  | diverged at 0.25 |",
     "- B, 32: 0.6000 at 1",
     "- B, 64: 0.5000 at 2, 0.5000 at 0.5",
     "- A, 1,024: diverged at 0.25",
@@ -47,7 +47,7 @@ B,32,1,4,0.6,10,1.5,123.4568,1
 A,1024,0.25,4,,10,1.5,123.4568,1
 B,64,0.5,5,0.8,10,1.5,123.4568,1
 B,32,1,5,0.7,10,1.5,123.4568,1
-A,1024,0.25,5,0.25,10,1.5,123.4568,1
+A,1024,0.25,5,,10,1.5,123.4568,1
 """
 
 
@@ -169,8 +169,15 @@ def test_page_table_and_curves_of_a_study(tmp_path: Path, monkeypatch: pytest.Mo
     assert (path, swept, metric) == (tmp_path / "a" / "out" / "tiny.svg", "batch.global_size", "top-1")
     assert curves == {
         "B": [(32, pytest.approx(0.65), 0.6, 0.7), (64, pytest.approx(0.65), 0.5, 0.8)],
-        "A": [(1024, 0.125, 0.0, 0.25)],
+        "A": [],
     }
+
+
+def test_a_seed_that_diverged_is_counted_beside_the_mean_of_the_others(tmp_path: Path) -> None:
+    results = _results()
+    results[Cell("B", 64, 0.5, 5)] = Summary("digits", "aborted")
+    write_study(_study(), results, tmp_path)
+    assert "| 64 | 0.5000 (0.5000 to 0.5000) at 0.5; 1 of 2 seeds diverged |" in (tmp_path / "tiny.md").read_text()
 
 
 @pytest.mark.medium
