@@ -86,6 +86,7 @@ class RunRecord:
         elapsed_s: Seconds from run_start to the last event.
         epoch_spans: The epochs; if the marks do not cover the run, the stretches between evaluations.
         last_epoch: The last epoch that has ended, by the log's marks.
+        steps: Steps of the whole run, as the summary of a run folder has them; a log alone tells none.
         settings: Logged hyperparameters, key -> value.
         unreadable: Number of records that could not be read.
     """
@@ -110,6 +111,7 @@ class RunRecord:
     evaluations: tuple[Evaluation, ...] = ()
     epoch_spans: tuple[EpochSpan, ...] = ()
     last_epoch: int | float | None = None
+    steps: float | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     unreadable: int = 0
 
@@ -168,7 +170,10 @@ class RunRecord:
         """
         if self.no_rate_because:
             return None
-        return float(self.epochs or 0) * (self.images_per_epoch or 0) / (self._rate_s or 1.0)
+        images = float(self.epochs or 0) * (self.images_per_epoch or 0)
+        if self.steps and self.global_batch_size:  # run.max_steps may have cut the last epoch short
+            images = min(images, self.steps * self.global_batch_size)
+        return images / (self._rate_s or 1.0)
 
     @property
     def no_rate_because(self) -> str:

@@ -4,7 +4,7 @@ If a file is missing or damaged, only the part of the page that needs this file 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -196,11 +196,12 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         raise NoRun(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
     record = parse_log(log) if log else RunRecord(path)
     rows: list[dict[str, Any]] = _or(read_metrics, path / METRICS_FILE, [])
+    summary: dict[str, Any] = _or(read_object, path / SUMMARY_FILE, {})
     return ReportedRun(
         name=name or path.resolve().name,
         path=path,
         log=log,
-        record=record,
+        record=replace(record, steps=to_number(summary.get("steps"))),
         intervals=[row for row in rows if row.get("kind") == "interval"],
         evaluations=[row for row in rows if row.get("kind") == "evaluation"],
         comparisons=[row for row in rows if row.get("kind") == SLOW_RANKS],
@@ -209,7 +210,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         environment=_or(read_environment, path, {}),
         ranks=_or(partial(read_as, Ranks), path / RANKS_FILE, Ranks()).ranks,
         samples=_or(read_samples, path, []),
-        summary=_or(read_object, path / SUMMARY_FILE, {}),
+        summary=summary,
         energy=_or(lambda folder: RunFolder(folder).summary().energy, path, None),
         settings=_or(read_settings, path / CONFIG_FILE, {}) or _logged(record),
         restarts=_or(lambda folder: Attempts(folder).read(), path, []),

@@ -1,5 +1,6 @@
 """What a report reads of a run folder, with and without the files that the log stands in for."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,16 @@ def test_the_figures_of_a_log_are_all_that_it_tells(tmp_path: Path) -> None:
         ],
         "unreadable_records": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "images"), [(100, 100 * 3264), (3141, 8 * 1281167), (None, 8 * 1281167)])
+def test_of_an_epoch_that_max_steps_cut_short_only_the_trained_images_count(
+    tmp_path: Path, steps: int | None, images: int
+) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    (folder / "result_0.txt").write_text(samples.mllog(samples.run_events()))
+    (folder / "summary.json").write_text(json.dumps({"steps": steps}))
+    assert summarise(gather_run(folder))["images_per_s"] == round(images / 82, 3)
 
 
 def test_the_log_is_that_of_the_newer_ruleset_or_else_the_first(tmp_path: Path) -> None:
