@@ -190,7 +190,7 @@ class _Parser:
         if event.key == "run_start" and self._is_resuming:
             if "run_start" in self.at and self.last_s is not None:
                 begin_s = self.last_s + self._paused_s
-                self.pauses.append(Pause(begin_s, max(begin_s, event.time_s)))
+                self.pauses.append(Pause(begin_s, event.time_s))
                 self._paused_s += event.time_s - begin_s  # below 0 where the clock was set back meanwhile
             self._is_resuming = False
         return replace(event, time_s=event.time_s - self._paused_s) if self._paused_s else event

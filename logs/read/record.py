@@ -46,7 +46,7 @@ class Pause:
     """The time between the end of an attempt at a run and the run_start of the next one, with its initialisation.
 
     Attributes:
-        begin_s: Unix time at which it begins; ``end_s`` likewise.
+        begin_s: Unix time at which it begins; ``end_s`` likewise, which is earlier where the clock was set back.
     """
 
     begin_s: float
@@ -116,10 +116,17 @@ class RunRecord:
     unreadable: int = 0
 
     def since_start(self, time_s: float) -> float | None:
-        """Return the seconds from run_start to a Unix time, without pauses; a time within one counts as its begin."""
+        """Return the seconds from run_start to a Unix time, without pauses; a time within one counts as its begin.
+
+        A time before run_start comes after a pause in which the clock was set back that far.
+        """
         if self.began_s is None:
             return None
-        paused_s = sum(min(time_s, each.end_s) - each.begin_s for each in self.pauses if time_s > each.begin_s)
+        paused_s = sum(
+            min(time_s, each.end_s) - each.begin_s
+            for each in self.pauses
+            if time_s > each.begin_s or each.end_s <= time_s < self.began_s
+        )
         return time_s - self.began_s - paused_s
 
     def epochs_of(self, steps: float) -> float | None:

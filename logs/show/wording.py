@@ -108,7 +108,8 @@ def lead(runs: Sequence[ReportedRun]) -> Markup:
     goal = "of training to the last epoch, without a target" if _has_no_target(runs[0]) else "to train"
     attempts = f", in {record.attempts} attempts" if record.attempts > 1 else ""
     paused_s = sum(pause.end_s - pause.begin_s for pause in record.pauses)
-    attempts += f", without pauses of {in_seconds(paused_s)}" if attempts and record.pauses else ""
+    paused = in_seconds(paused_s) if paused_s > 0 else "unknown length, in which a clock was set back"
+    attempts += f", without pauses of {paused}" if attempts and record.pauses else ""
     return Markup("{} {}{}.").format(_score(times[0], reached), goal, attempts)
 
 

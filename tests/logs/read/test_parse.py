@@ -319,6 +319,7 @@ def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
     behind = _record(*first, *((at - 7200, key, value, more) for at, key, value, more in again))
     assert (behind.status, behind.time_to_train_s, behind.final_accuracy) == ("success", 95, 0.76)
     assert [(each.epoch, each.at_s) for each in behind.evaluations] == [(2, 20), (4, 85)]
+    assert [behind.since_start(BEGIN_S + at) for at in (20, 50, 105 - 7200, 140 - 7200)] == [20, 50, 50, 85]
 
 
 @pytest.mark.parametrize("head", [":::MLLOG ", ":::MLL 1.6e9 note: ", ":::MLPv0.5.0 resnet 1.6e9 (a.py:1) note: "])

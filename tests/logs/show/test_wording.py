@@ -33,6 +33,8 @@ def test_of_several_runs_the_fastest_and_the_slowest_success_are_told() -> None:
     )
     resumed = _ended(attempts=3, pauses=(Pause(1.79e9 + 1, 1.79e9 + 21), Pause(1.79e9 + 40, 1.79e9 + 50)))
     assert "in 3 attempts, without pauses of 30.00 s" in lead([resumed])
+    behind = _ended(attempts=2, pauses=(Pause(1.79e9 + 40, 1.79e9 - 3600),))
+    assert "without pauses of unknown length, in which a clock was set back" in lead([behind])
 
 
 def test_a_run_without_a_target_reached_none(tmp_path: Path) -> None:
