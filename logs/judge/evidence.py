@@ -145,8 +145,9 @@ def _missing(folder: Path, record: RunRecord) -> str:
     """Return which files of a run of this program are gone that its log, which has ended, would have to agree with."""
     if record.status is None or not is_own(folder):
         return ""
-    names = [CONFIG_FILE, SUMMARY_FILE, *RESULT_FILES.values()]
-    names += [METRICS_FILE, ENVIRONMENT_FILE] if record.status == "success" else []
+    names = [CONFIG_FILE, *RESULT_FILES.values()]
+    # The ranks end the log of a run whose launcher was killed, and nobody writes its summary.
+    names += [SUMMARY_FILE, METRICS_FILE, ENVIRONMENT_FILE] if record.status == "success" else []
     missing = [name for name in names if not (folder / name).is_file()]
     return f"missing: {', '.join(missing)}; changes to the other files cannot be detected" if missing else ""
 

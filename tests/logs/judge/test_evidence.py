@@ -190,11 +190,16 @@ def test_a_run_that_has_ended_and_lacks_a_file_that_confirms_its_log_fails_the_c
     assert main(["check", str(run)]) == 0, "other submitters' logs stand alone"
 
 
-def test_an_aborted_run_may_lack_metrics_and_environment(tmp_path: Path) -> None:
+def test_an_aborted_run_may_lack_metrics_and_environment_and_has_not_ended_without_a_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = samples.run_folder(tmp_path / "run", status="aborted")
     for name in ("metrics.jsonl", "environment.json"):
         (folder / name).unlink()
     assert problem_of(folder) is None
+    (folder / "summary.json").unlink()  # its launcher was killed
+    assert main(["check", str(folder)]) == 1
+    assert f"FAIL  run    {folder}\n      has not ended\n" in capsys.readouterr().out
 
 
 @pytest.mark.medium
