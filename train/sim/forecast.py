@@ -232,7 +232,7 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         mlperf_round=scenario.mlperf_round,
         images=recipe.data.train_samples,
         eval_images=recipe.eval_passes,
-        evaluations=scenario.evaluations if epochs == recipe.run.epochs else None,
+        evaluations=scenario.evaluations if convergence == "none" or epochs == recipe.run.epochs else None,
     )
     epoch_s = {recipe.model.image_size: recipe.data.train_samples / rate}
     for span in recipe.spans:
@@ -241,6 +241,8 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
             epoch_s[span.recipe.model.image_size] = recipe.data.train_samples / scenario.global_batch * step_s
     if len(recipe.spans) > 1:
         run = run._replace(epochs_s=sum(epoch_s[each.model.image_size] * len(some) for some, each in recipe.spans))
+    if recipe.run.max_steps is not None:
+        run = run._replace(epochs_s=min(run.epochs_s, recipe.run.max_steps * scenario.global_batch / rate))
     return Forecast(
         scenario=scenario,
         step=step,
@@ -284,7 +286,8 @@ def _epochs(scenario: Scenario) -> tuple[int, str]:
     """Return the epochs of the run, and the word of `Forecast.convergence`."""
     run = scenario.recipe.run
     if not has_reference(scenario.recipe):
-        return run.epochs, "none"
+        images = (run.max_steps or math.inf) * scenario.global_batch
+        return math.ceil(min(run.epochs, images / scenario.recipe.data.train_samples)), "none"
     needed = epochs_to_target(scenario.global_batch, scenario.mlperf_round)
     if scenario.global_batch > LARGEST_CONVERGED:
         return needed, "beyond"
@@ -298,7 +301,7 @@ def _epochs(scenario: Scenario) -> tuple[int, str]:
 
 def has_reference(recipe: Recipe) -> bool:
     """Return whether MLPerf's convergence points apply: ResNet-50 on all of ImageNet, to their accuracy."""
-    is_usual = _is_resnet50(recipe) and len(recipe.spans) == 1
+    is_usual = _is_resnet50(recipe) and len(recipe.spans) == 1 and recipe.run.max_steps is None
     return is_usual and recipe.data.train_samples >= _REFERENCE_IMAGES and recipe.run.target_top1 == _REFERENCE_TOP1
 
 
