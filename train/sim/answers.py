@@ -62,6 +62,10 @@ def answer(options: "Options") -> str:
     if options.calibrate_here:
         return _calibrate_here(options.out or DESCRIPTION)
     if options.calibrate and all(path.is_dir() for path in options.calibrate):
+        if options.out:
+            raise ConfigError(
+                "--out", str(options.out), f"nothing with folders of runs, whose steps are kept in {STEPS}"
+            )
         return _calibrate_by_runs(options.calibrate)
     if options.calibrate or options.points or options.validate:
         from train.sim.fit.calibrate import answer_points  # noqa: PLC0415 (SciPy is slow to load)
@@ -115,8 +119,8 @@ def _grid(scenario: Scenario, calibration: Calibration, options: "Options") -> s
         rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, calibration, changes)]
     if options.json:
         return json.dumps(rows, indent=1)
-    titles = [key.replace("_", " ") for key in _GRID_COLUMNS]
-    return table([[row[key] for key in _GRID_COLUMNS] for row in rows], titles)
+    columns = [*_GRID_COLUMNS, *(["cost"] if options.price is not None else [])]
+    return table([[row[key] for key in columns] for row in rows], [key.replace("_", " ") for key in columns])
 
 
 def _startup() -> str:

@@ -158,6 +158,8 @@ def measure_run(folder: Path, *, description: Path = DESCRIPTION) -> MeasuredSte
             no speed of the machine explains.
     """
     recipe, cluster = load_run(folder / CONFIG_FILE)
+    if cluster.rehearsal is not None:
+        raise UserError(f"--calibrate: {folder} is a rehearsal, whose ranks slept; give a run that trained")
     if len(recipe.spans) > 1:
         raise UserError(f"--calibrate: {folder} has images of several sizes; give a run whose images have one size")
     rates = [float(row["images_per_s"]) for row in read_metrics(folder / METRICS_FILE) if row.get("kind") == "interval"]

@@ -28,6 +28,14 @@ from train.sim.forecast import Forecast, forecast
 RATES = "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2}"
 
 
+SLEPT = (
+    "cluster.device=cpu",
+    "cluster.communication.backend=gloo",
+    "cluster.engine.name=timed",
+    "cluster.rehearsal={waits: {forward_s: 0.1, gradients_s: [0.1], update_s: 0.1, evaluation_s: 0.1, top1: [0.5]}}",
+)
+
+
 def run_folder(folder: Path, recipe: str, cluster: str, rates: list[float], *overrides: str) -> Path:
     folder.mkdir()
     (folder / "config.yaml").write_text(dump(*load_both(recipe, cluster, overrides)))
@@ -125,10 +133,11 @@ def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys:
         ([1e4, 1e4, 1e4], (), "has 0 measured intervals after the first, .* least 3;"),
         ([1e4, 1.1e4, 1.2e4], (), "has 2 measured intervals after the first, .* least 3;"),
         ([1e4, 1.1e4, 1.2e4, 1.1e4], (GROWING,), "has images of several sizes; give a run whose images"),
+        ([1e4, 1.1e4, 1.2e4, 1.1e4], SLEPT, "is a rehearsal, whose ranks slept; give a run that trained"),
         ([1e9, 1.1e9, 1.2e9, 1.3e9], (), "ran at .*, but its communication and waits alone"),
     ],
 )
-def test_a_run_that_is_too_short_or_of_several_sizes_or_faster_than_its_communication_is_refused(
+def test_a_run_that_is_too_short_of_several_sizes_rehearsed_or_faster_than_its_communication_is_refused(
     tmp_path: Path, rates: list[float], sets: tuple[str, ...], words: str
 ) -> None:
     run = run_folder(tmp_path / "run", "imagenet-b256", "a100-node", rates, *sets)

@@ -44,8 +44,9 @@ def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_an
     limits = ["--deadline", str(times[5]), "--budget", str(expected[-1])]
     cheap = json.loads(answer(capsys, *words, "--optimize", *limits, "--json"))
     assert [row["accelerator_hours"] for row in cheap] == expected, "the cheapest in time is the best"
-    head = answer(capsys, *words, "--optimize", *limits).splitlines()[0]
+    head, *told = answer(capsys, *words, "--optimize", *limits, "--price", "2").splitlines()
     assert head.split()[:6] == ["ranks", "per", "rank", "batch", "size", "global"]
+    assert (head.split()[-1], float(told[0].split()[-1])) == ("cost", pytest.approx(2 * expected[0], rel=1e-3))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,8 @@ def test_points_that_nobody_measured_are_not_compared(
         ([*RECORD, "--sweep", "ranks=4", "--sweep", "ranks=8"], "in one"),
         ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
         (["imagenet-b256", "--cluster", "a100-node", "--optimize", "--deadline", "1"], "no run is within the limits"),
-        (["--points", "nowhere.csv"], "cannot be read"),
+        (["--points", "nowhere.csv"], "nowhere.csv: cannot be read: No such file or directory; give a file of points"),
+        (["--calibrate", "configs", "--out", "a.yaml"], "--out: got 'a.yaml', allowed: nothing with folders of runs"),
         (["--points", "/dev/null"], "it is not a file"),
         (["--calibrate", "configs", "nowhere.csv"], "--calibrate: got several paths, allowed: one points file, or"),
         (["imagenet-b256", "--as-recorded", "--cluster", "a100-node"], "abci-v100"),

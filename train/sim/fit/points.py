@@ -199,7 +199,8 @@ def read_points(path: Path) -> list[Point]:
         with io.StringIO(read_text(path), newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read: {why}; give a file of points") from None
     if not rows:
         raise UserError(
             f"{path}: there are no rows; a points file has a header with n_acc and batch_per_acc, and one row a system"
