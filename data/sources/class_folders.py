@@ -153,9 +153,11 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
         if not is_utf8(entry.name):
             problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
         elif _is_folder(entry):
+            known = len(problems)
             found = _list_class(Path(entry.path), entry.name, problems)
             images += found
-            (names if found else empty).append(entry.name)
+            # Whether a folder that holds what is refused has images of the class is not known.
+            (names if found or len(problems) > known else empty).append(entry.name)
         elif not is_root or entry.name.lower().endswith(SUFFIXES):
             files.append(shown(entry.name))
     if files:

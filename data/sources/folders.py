@@ -120,7 +120,8 @@ def _read_layout(
         if both := _in_both(train, evaluation):
             named = f"{name_some(both)} ({counted(len(both), 'image')})"
             notes.append(f"{layout.eval}: also in train: {named}: the accuracy counts images seen in training")
-    if absent := sorted({*names} - {each.class_name for each in evaluation}):
+    absent = sorted({*names} - {each.class_name for each in evaluation})
+    if absent and not problems:  # which may be the reason
         where = layout.eval or "evaluation"
         notes.append(f"{where}: no image of {name_some(absent)}: the accuracy does not cover these classes")
     return train, evaluation, problems, [f"{layout.train.absolute().name}: {listed.form}; {told}", *notes]
@@ -187,6 +188,6 @@ def _notes_on_counts(names: Sequence[str], labels: Sequence[int]) -> list[str]:
     most, least = (choose(range(len(names)), key=counts.__getitem__, default=0) for choose in (max, min))
     if counts[most] < _IMBALANCE * counts[least] or not names:
         return []
-    uneven = f"{counts[most]:,} of {names[most]}, {counts[least]:,} of {names[least]}"
+    uneven = f"{counts[most]:,} of {shown(names[most])}, {counts[least]:,} of {shown(names[least])}"
     told = "a network may name the frequent ones too often; loss.class_weights=balanced weighs all classes alike"
     return [f"uneven classes ({uneven}): {told}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -167,7 +168,7 @@ def check_size(size: int, least: int) -> None:
 def name_some(names: Sequence[str]) -> str:
     """Return the first names and the number of those that are left out, for a message."""
     more = f" and {len(names) - _NAMED_AT_MOST:,} more" if len(names) > _NAMED_AT_MOST else ""
-    return ", ".join(names[:_NAMED_AT_MOST]) + more
+    return ", ".join(map(shown, names[:_NAMED_AT_MOST])) + more
 
 
 def planned(settings: Settings, files: Sequence[ImageFile]) -> tuple[Settings, str, list[str]]:
@@ -215,8 +216,10 @@ def file_split(
 
 
 def shown(name: str) -> str:
-    """Return a file's name for a message; bytes that are no UTF-8 stand as escapes."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    """Return a file's name for a line of a message; control characters, and bytes that are no UTF-8, are escaped."""
+    return re.sub(
+        r"[\x00-\x1f\x7f]", lambda found: repr(found[0])[1:-1], os.fsencode(name).decode("utf-8", "backslashreplace")
+    )
 
 
 def is_utf8(name: str) -> bool:

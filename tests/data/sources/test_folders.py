@@ -285,11 +285,13 @@ def test_images_that_make_no_classes_are_a_problem(tmp_path: Path, names: list[s
 
 def test_uneven_classes_are_noted(tmp_path: Path) -> None:
     images_in(
-        tmp_path, *[f"train/a/{number}.jpg" for number in range(20)], "train/b/1.jpg", "val/a/1.jpg", "val/b/1.jpg"
+        tmp_path,
+        *[f"train/a/{number}.jpg" for number in range(20)],
+        *("train/b\n/1.jpg", "val/a/1.jpg", "val/b\n/1.jpg"),
     )
     assert open_source(str(tmp_path), Settings()).notes == (
         "train: 2 class folders; val: 2 class folders",
-        "uneven classes (20 of a, 1 of b): a network may name the frequent ones too often; "
+        r"uneven classes (20 of a, 1 of b\n): a network may name the frequent ones too often; "
         "loss.class_weights=balanced weighs all classes alike",
     )
 
