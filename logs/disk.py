@@ -99,7 +99,7 @@ def read_object(path: Path, remedy: str | None = None) -> dict[str, Any]:
         UserError: The path is no file, or holds something else.
     """
     try:
-        tree = json.loads(read_bytes(path).decode("utf-8"))
+        tree = json.loads(read_bytes(path).decode("utf-8"), parse_constant=_refuse_constant)
         if not isinstance(tree, dict):
             raise ValueError("it has no JSON object")
     except Unreadable:
@@ -109,6 +109,10 @@ def read_object(path: Path, remedy: str | None = None) -> dict[str, Any]:
         helps = _DAMAGED if os.path.lexists(path) else "give the folder of a run of this program"
         raise UserError(f"{path}: cannot be read ({reason}); {remedy or helps}") from None
     return tree
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def read_as(kind: type[_Kind], path: Path) -> _Kind:

@@ -27,6 +27,9 @@ CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 STARTUP_FILE = "startup.json"
 VERDICT_FILE = "verdict.json"
+DATASET_FILE = "dataset.json"
+"""The manifest of the data set, which tells the names of the classes when the set is gone."""
+
 REHEARSAL_FILE = "rehearsal.txt"
 """A rehearsal beside its predictions, a sentence a line."""
 

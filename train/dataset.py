@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DATASET_FILE = "dataset.json"
-"""A file of the run folder: the manifest of the data set, which tells the names of the classes when the set is gone."""
-
 
 class PreparedImages(NamedTuple):
     """Facts about a data set that is ready.

@@ -21,7 +21,7 @@ from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
 from logs.classes import write_classes
 from logs.disk import dispensable, write_json
-from logs.folder import STARTUP_FILE, RunFolder, Summary
+from logs.folder import DATASET_FILE, STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog
 from train.best_checkpoint import BestMark
@@ -29,7 +29,7 @@ from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
-from train.dataset import DATASET_FILE, images_of, require_cold
+from train.dataset import images_of, require_cold
 from train.engine.init import RanksDiffer, checksum, require_equal
 from train.measure.chance import StopRule, stop_rule_of
 from train.measure.node_energy import NodeEnergy

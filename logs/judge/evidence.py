@@ -5,6 +5,7 @@ The official checker reads one log. A reviewer has the other files of the run, t
 
 import os
 from collections.abc import Callable, Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 from configs.errors import UserError
 from configs.load import load_run
 from logs.classes import CLASSES_FILE, ClassResults
-from logs.disk import read_as
+from logs.disk import read_as, read_object
 from logs.environment import ENVIRONMENT_FILE, read_environment
-from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, Summary
+from logs.folder import CONFIG_FILE, DATASET_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, Summary
 from logs.judge.compliance import asks_for_log
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -73,9 +74,12 @@ class RunVerdict:
 
 def judge_run(path: Path) -> RunVerdict | None:
     """Return the verdict on a run; None for anything else, and for a rehearsal, where the logs decide."""
-    if path.is_dir() and (problem := problem_of(path)):
-        return RunVerdict("files", passed=False, words=problem.words, rulesets=None)
     run = RunFolder(path)
+    if path.is_dir() and (problem := problem_of(path)):
+        rulesets = None
+        with suppress(UserError):  # Of a folder without a config that can be read, all logs decide.
+            rulesets = frozenset({run.recipe.mlperf.ruleset} if run.recipe.mlperf.submits else ())
+        return RunVerdict("files", passed=False, words=problem.words, rulesets=rulesets)
     if not run.is_begun or (run.has_summary and run.summary().is_rehearsal):
         return None
     if not run.has_summary:
@@ -116,6 +120,7 @@ def _readers() -> dict[str, Callable[[Path], object]]:
         SUMMARY_FILE: lambda path: RunFolder(path.parent).summary(),
         METRICS_FILE: read_metrics,
         ENVIRONMENT_FILE: lambda path: read_environment(path.parent),
+        DATASET_FILE: read_object,
         STARTUP_FILE: partial(read_as, Startup),
         RANKS_FILE: partial(read_as, Ranks),
         CLASSES_FILE: partial(read_as, ClassResults),

@@ -22,9 +22,8 @@ from data.manifest import Manifest, load_manifest
 from data.space import require_space
 from logs.checkpoints import read
 from logs.disk import explain_disk_errors, sync_path, write_json
-from logs.folder import CONFIG_FILE, RunFolder
+from logs.folder import CONFIG_FILE, DATASET_FILE, RunFolder
 from train.checkpoint import evaluated_weights
-from train.dataset import DATASET_FILE
 from train.engine.onnx_graph import write_onnx
 from train.export.description import DESCRIPTION_FILE, describe, read_description
 from train.export.formats import PREFIX, on_cpu

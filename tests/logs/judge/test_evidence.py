@@ -20,7 +20,7 @@ from tests.logs import samples
 from tests.runs import FinishedRun
 
 LOG, OLD = "result_0.txt", "result_0.mll.txt"
-JSON_FILES = ["environment.json", "ranks.json", "startup.json", "summary.json", USAGE_FILE]
+JSON_FILES = ["dataset.json", "environment.json", "ranks.json", "startup.json", "summary.json", USAGE_FILE]
 _SAMPLE = {"time": samples.BEGIN_S, "busy_cores": 1.5, "machine_busy_cores": 1.9, "memory_bytes": 1 << 28}
 LAST_STEP = 8 * 1198 // 64 - 1
 
@@ -32,6 +32,7 @@ def run(tmp_path: Path) -> Path:
     folder = samples.run_folder(tmp_path / "run", best=0.98)
     totals = {"wall_s": [9.2], "cpu_s": [2.8], "children_cpu_s": [0.0], "peak_memory_bytes": [1 << 28]}
     (folder / USAGE_FILE).write_text(json.dumps(totals))
+    (folder / "dataset.json").write_text('{"class_names": ["cat", "dog"]}')
     (folder / SAMPLES_FILE).write_text(json.dumps(_SAMPLE) + "\n")
     return folder
 
@@ -116,6 +117,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: 
         ("startup.json", {"phases": [{"phase": "a", "thread": "b", "begin_s": 0}]}, "phases.0.end_s: Field required"),
         ("ranks.json", {"ranks": [{"rank": 0}]}, "ranks.0.compute_median_s: Field required"),
         ("environment.json", {"gpus": ["x"]}, "gpus.0: "),
+        ("summary.json", {"recipe": "digits", "status": "success", "init_s": float("nan")}, "NaN is no number of JSON"),
         (USAGE_FILE, {"wall_s": [1.0]}, "children_cpu_s, cpu_s, peak_memory_bytes: missing"),
     ],
 )
@@ -174,6 +176,17 @@ def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the
     assert main(["check", str(run)]) == 1
     assert re.search(r"FAIL  files .*\n      accuracy .*0.9[89] in .*, but 0.9[89] in", capsys.readouterr().out)
     assert state_of(gather_run(run)) == ("files disagree", False)
+
+
+@pytest.mark.parametrize(("submits", "decides"), [("false", "----"), ("true", "FAIL")])
+def test_a_log_that_decides_nothing_does_not_decide_because_another_file_is_damaged(
+    run: Path, capsys: pytest.CaptureFixture[str], submits: str, decides: str
+) -> None:
+    edited("config.yaml", "submits: true", f"submits: {submits}")(run)
+    without_lines(LOG, "train_samples")(run)
+    (run / USAGE_FILE).write_text("{")
+    assert main(["check", str(run)]) == 1
+    assert f"{decides}  4.0.0  {run}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [LOG, OLD, "metrics.jsonl", "summary.json", "environment.json", "config.yaml"])
