@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from configs.errors import UserError, nearest
+from configs.errors import UserError
 from configs.reading import is_file, patiently
 from configs.schema import Recipe
 from logs.disk import dispensable, read_as, write_json
@@ -75,7 +75,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         UserError: If there is no such log, or the ruleset has no rules for ResNet.
     """
     if ruleset not in RULESETS:
-        raise UserError(f"ruleset: got {ruleset!r}, allowed: {', '.join(RULESETS)}; {nearest(ruleset, RULESETS)}")
+        raise UserError(f"ruleset: got {ruleset!r}, allowed: {', '.join(RULESETS)}")
     if not is_file(log):
         raise UserError(f"{log}: no such log file; give a run folder or a log file")
     # Before the checker reads the log, so that a log that grows meanwhile has another digest than the verdict.
@@ -104,8 +104,11 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
             return verdict(_REHEARSAL_WORDS)
     if done.returncode == 0:
         return verdict()
-    if event_of("resumed_from_step").search(log.read_bytes()):
+    content = log.read_bytes()
+    if event_of("resumed_from_step").search(content):
         return verdict(_RESUMED_WORDS)
+    if (ends := len(event_of("run_stop").findall(content))) > 1 < len(event_of("init_start").findall(content)):
+        return verdict(f"{ends} runs began and ended in this file; give the log of each in a file of its own")
     if not has_event(log):
         return verdict(NO_EVENT)
     crash = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}, and no message"])[-1]

@@ -127,6 +127,14 @@ def test_the_log_of_a_rehearsal_or_a_resumed_run_is_refused_for_that_alone(
     assert verdict.log_sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize("ruleset", ["0.6.0", "4.0.0"])
+def test_the_logs_of_two_runs_in_one_file_are_told_apart_from_one_that_is_wrong(tmp_path: Path, ruleset: str) -> None:
+    log, write = tmp_path / "log", samples.mllog if ruleset == "4.0.0" else samples.mll
+    log.write_text(2 * write(samples.run_events()))
+    told = "2 runs began and ended in this file; give the log of each in a file of its own"
+    assert judge(log, ruleset).messages == (told,)
+
+
 def test_a_verdict_on_an_earlier_log_is_not_read_and_check_keeps_the_one_on_the_present_log(tmp_path: Path) -> None:
     folder = samples.run_folder(tmp_path / "run", best=0.98)
     log = folder / "result_0.txt"
