@@ -1,12 +1,13 @@
 """What the report says of runs: what each is, what it is called, and what is remarkable of it."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 
 from markupsafe import Markup
 
-from configs.arguments import counted
+from configs.arguments import counted, short_path
 from configs.registry import ENGINES, INVENTED_SOURCES
 from logs.environment import machine_in_words
 from logs.judge.compliance import Verdict
@@ -141,8 +142,9 @@ def state_of(run: ReportedRun) -> tuple[str, bool | None]:
 
 
 def verdicts_of(run: ReportedRun) -> list[Verdict]:
-    """Return the checker's verdicts that mean something: a run that was stopped has none before its end."""
-    return [] if _was_stopped(run) else run.verdicts
+    """Return the checker's verdicts that mean something: none of a run that does not submit, or before its end."""
+    does_submit = run.settings.get("recipe.mlperf.submits") is not False
+    return run.verdicts if does_submit and not _was_stopped(run) else []
 
 
 def _was_stopped(run: ReportedRun) -> bool:
@@ -184,7 +186,7 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"Reference convergence: {run.comparison.words}.")
     if record.unreadable:
         notes.append(f"{record.unreadable} records of the log could not be read.")
-    fails = f"the log fails MLPerf's check; ./run.sh check {run.path.name} explains why"
+    fails = f"the log fails MLPerf's check; ./run.sh check {shlex.quote(short_path(run.path))} explains why"
     return [*notes, *(f"{verdict.ruleset}: {fails}." for verdict in verdicts_of(run) if verdict.messages)]
 
 

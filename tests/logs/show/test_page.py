@@ -74,6 +74,7 @@ def test_a_row_has_each_number_under_its_heading_and_dashes_for_what_the_log_lac
     ]  # fmt: skip
 
     whole.settings["recipe.mlperf.submits"] = False
+    assert not [note for each in notes(_page(whole, other)).values() for note in each if "MLPerf's check" in note]
     badges = [each for each in _page(whole, other).iter("span") if "badge" in each.get("class", "")]
     assert [(words(each), each.get("class")) for each in badges] == [
         ("success", "badge good"), ("aborted", "badge bad"),
