@@ -175,13 +175,10 @@ class RunFolder:
             taken = f"{name}-{number}"
         return cls(runs / taken)
 
-    def make(self) -> None:
-        """Create the folder and its parent folders.
+    def require_free(self) -> None:
+        """Raise UserError if the path exists and is not an empty folder.
 
         What a launcher leaves that was killed before it wrote the settings is nothing.
-
-        Raises:
-            UserError: If the path exists and is not an empty folder, or cannot be created.
         """
         if exists(self.path) and not (
             is_folder(self.path) and all(each.name == CLAIMS_FOLDER or is_partial(each) for each in entries(self.path))
@@ -190,6 +187,14 @@ class RunFolder:
                 f"{self}: exists already, and a run needs a new or empty folder; give another folder, or remove this "
                 "one"
             )
+
+    def make(self) -> None:
+        """Create the folder and its parent folders.
+
+        Raises:
+            UserError: If the path exists and is not an empty folder, or cannot be created.
+        """
+        self.require_free()
         with explain_disk_errors(self.path):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)

@@ -92,6 +92,8 @@ def _submit(options: _Options) -> int:
     folders = _run_folders(options.run_dir or RunFolder.new(recipe, cluster).path, options.repeat)
     spec = make_job(recipe, cluster, hosts, folders, accept_minutes=options.accept)
     if options.dry_run:
+        for folder in folders:
+            RunFolder(folder).require_free()
         sys.stdout.write(f"{job_text(spec)}\n# {submit_command(spec)}\n")
     else:
         submit_job(recipe, spec)

@@ -85,6 +85,10 @@ def test_a_dry_run_prints_script_and_command_and_makes_nothing(
     assert lines[-1] == f"# sbatch --parsable {tmp_path}/run-1/job.sh"
     assert f"  {tmp_path}/run-3" in lines
     assert not list(tmp_path.iterdir())
+    (tmp_path / "run-3" / "summary.json").mkdir(parents=True)
+    assert _submit(tmp_path / "run", *_SRUN, words=["--repeat", "3", "--dry-run"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith(f"error: {tmp_path}/run-3: exists already")) == ("", True)
 
 
 def _dry_run_on(hosts: str, *settings: str, launcher: str = "horovodrun") -> int:
