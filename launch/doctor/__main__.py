@@ -59,7 +59,7 @@ def _parser() -> Parser:
 
 def _examine(options: Options) -> int:
     # Imported here, so that --help works before anything is installed.
-    from configs.reading import entries
+    from configs.reading import entries, is_folder
     from launch.doctor.examination import examine
     from launch.doctor.ranking import count_alarms
     from logs.folder import CONFIG_FILE, RunFolder
@@ -70,8 +70,9 @@ def _examine(options: Options) -> int:
     if options.times < 1 or (options.times > 1 and not options.step):
         raise UserError(f"--times: got {options.times}, allowed: 1 or more, and more than 1 with --step only")
     # A rehearsal of nodes that are left out gives an empty folder.
-    if options.run is not None and entries(options.run) and not RunFolder(options.run).is_begun:
-        raise UserError(f"--run: got {options.run}, which contains no {CONFIG_FILE}; give a run folder")
+    run = options.run
+    if run is not None and (not is_folder(run) or entries(run)) and not RunFolder(run).is_begun:
+        raise UserError(f"--run: got {run}, which contains no {CONFIG_FILE}; give a run folder")
     found = examine(options)
     if options.run is not None:
         write_nodes(options.run, found.nodes)

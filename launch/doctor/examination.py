@@ -4,9 +4,8 @@ import json
 import os
 import shutil
 import socket
-import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from configs.arguments import short_path
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_both, resolve_path
+from configs.lock import partial_folder
 from configs.machine_limits import memory_limit, oom_kills
 from configs.plan import RunPlan, plan_run
 from configs.programs import Program, command_of
@@ -176,14 +176,11 @@ def _probe(recipe: Recipe, cluster: Cluster, named: Sequence[str], **wanted: Any
     Raises:
         SystemExit: A signal stopped them; the status is 128 + its number.
     """
-    folder = _make_folder(cluster)
-    try:
+    with _reports_folder(cluster) as folder:
         (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
         command = command_of(Program.PROBE, str(folder), json.dumps(wanted))
         outcome = run_under(cluster, command, rank_environment(cluster), hosts=named)
         ranks = [replace(rank, host=_host_of(rank, cluster, named)) for rank in read_facts(folder)]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     if stopped_by := outcome.interrupted_by or outcome.stopped_by:
         raise SystemExit(128 + stopped_by)
     return ranks
@@ -229,15 +226,17 @@ def reachable_part(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
     return cluster.model_copy(update={"num_nodes": 1, "launcher": "local", "communication": communication})
 
 
-def _make_folder(cluster: Cluster) -> Path:
-    """Make a folder for the reports of the ranks, on a disk that all hosts see."""
+@contextmanager
+def _reports_folder(cluster: Cluster) -> Iterator[Path]:
+    """Yield a folder for the reports of the ranks, on a disk that all hosts see."""
     runs = resolve_path(cluster.paths.runs)
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=".doctor-", dir=runs))
-    except OSError as error:
-        remedy = "set cluster.paths.runs to a folder that you may write to"
-        raise UserError(f"{runs}: {error.strerror}; {remedy}") from None
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(partial_folder(runs, ".doctor-"))
+        except OSError as error:
+            remedy = "set cluster.paths.runs to a folder that you may write to"
+            raise UserError(f"{runs}: {error.strerror}; {remedy}") from None
+        yield folder
 
 
 def for_ranks(recipe: Recipe, plan: RunPlan, world_size: int) -> Recipe:

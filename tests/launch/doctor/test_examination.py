@@ -261,6 +261,7 @@ def test_hosts_that_are_listed_by_address_keep_that_name(doctor: Doctor, tmp_pat
         (["--hosts", "localhost,elsewhere.invalid"], "--hosts: got elsewhere.invalid, "),
         (["--hosts", ""], "--hosts: got '', "),
         (["--run", "{}"], "--run: got {}, "),
+        (["--run", "{}/none"], "--run: got {}/none, "),
     ],
 )
 def test_hosts_out_of_reach_and_folders_of_no_run_are_refused(
