@@ -17,6 +17,7 @@ from configs.interrupts import interrupt_left_to_child
 from configs.load import dump, load_recipe, resolve_path
 from configs.plan import plan_run
 from configs.programs import Program, command_of
+from configs.reading import is_file
 from configs.schema import Cluster, Recipe
 from launch.accept.__main__ import Options
 from launch.accept.document import FORMAT, Acceptance, Check, Figures
@@ -105,6 +106,8 @@ def _out_folder(options: Options, cluster: Cluster) -> Path:
     folder = options.out or resolve_path(cluster.paths.runs) / name
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        for each in filter(is_file, (folder / name for name in ("accept.json", "accept.xml", "accept.html"))):
+            each.replace(each.with_name(f"earlier-{each.name}"))  # If this acceptance is stopped, it has none.
     return folder
 
 

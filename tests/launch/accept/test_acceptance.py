@@ -187,6 +187,13 @@ def test_what_cannot_begin_is_refused_in_one_line(
     assert (told.startswith("error: "), told.count("\n")) == (True, 1)
 
 
+def test_an_acceptance_that_does_not_come_to_its_end_leaves_no_verdict_of_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "accept.json").write_text("{}", encoding="utf-8")
+    runs = "cluster.paths.runs=/proc/none"  # in which the ranks cannot report
+    assert main(["accept", "--cluster", "laptop", "--out", str(tmp_path), "--set", runs]) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "earlier-accept.json"}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [({}, "make one with --save-baseline"), ({"format": 1, "figures": {}, "cluster": "other"}, "'other'")],
