@@ -146,7 +146,7 @@ def _source(name: str, settings: Mapping[str, Any]) -> "Source":
 
     source = open_source(name, Settings(**settings))
     for note in source.notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
     return source
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from configs.errors import UserError
+from configs.interrupts import interrupt_after_forks
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -83,7 +84,8 @@ def ordered_map(
     pending: deque[Future[Result]] = deque()
     try:
         for task in tasks:
-            pending.append(pool.submit(_call, task))
+            with interrupt_after_forks():
+                pending.append(pool.submit(_call, task))
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
         while pending:

@@ -4,11 +4,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from configs.errors import UserError
+from configs.load import ROOT
 from data.parallel import in_order, ordered_map
 
 
@@ -42,6 +45,17 @@ def test_a_worker_that_is_killed_is_a_clear_error() -> None:
 
     with pytest.raises(UserError, match=r"a worker process was killed.*fewer --workers"):
         list(ordered_map(die, range(3), workers=2))
+
+
+@pytest.mark.medium
+def test_ctrl_c_while_workers_are_forked_is_heeded_and_is_no_traceback() -> None:
+    program = (
+        "import os, signal; from configs.arguments import exit_status; from data.parallel import ordered_map\n"
+        "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "raise SystemExit(exit_status(lambda: len([*ordered_map(abs, range(9), workers=2)])))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "stopped by Ctrl-C\n")
 
 
 @pytest.mark.medium
