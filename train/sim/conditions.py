@@ -19,6 +19,7 @@ from pathlib import Path
 
 import yaml
 
+from configs.arguments import counted
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_run, parse_yaml
 from configs.schema import Cluster, Recipe
@@ -167,7 +168,7 @@ def measure_run(folder: Path, *, description: Path = DESCRIPTION) -> MeasuredSte
     rates = [rate for rate, before in zip(rates[1:], rates, strict=False) if rate > 0 and rate != before]
     if len(rates) < _FEWEST_INTERVALS:
         raise UserError(
-            f"--calibrate: {folder} has {len(rates)} measured intervals after the first, allowed: at least "
+            f"--calibrate: {folder} has {counted(len(rates), 'measured interval')} after the first, allowed: at least "
             f"{_FEWEST_INTERVALS}; train longer, or lower run.log_every_steps"
         )
     logs = [math.log(rate) for rate in rates]
