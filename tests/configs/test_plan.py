@@ -158,9 +158,12 @@ def test_epochs_of_the_schedule_that_are_not_those_of_the_images_are_told_with_t
         return schedule_remarks(recipe, plan_run(recipe, 1))
 
     # 48 images are 1.5 steps of 32 and count as 2: epoch 30 is step 60, after which 60 x 32 / 48 = 40 epochs are read.
-    warmup, boundaries, late = told("schedule.warmup_epochs=3", 48)
+    warmup, boundaries, late = told("schedule.warmup_epochs=5", 48)
     assert "schedule.warmup_epochs" in warmup
-    assert " 4 epochs" in warmup
+    assert " 6.667 epochs" in warmup
+    assert warmup.endswith(" give 3.75")
+    assert len(told("schedule.warmup_epochs=3.75", 48)) == 2, "the advice was followed"
+    assert len(told("schedule.warmup_epochs=1", 48)) == 2, "half a step"
     assert "schedule.decay.boundaries" in boundaries
     assert " 40, 80, 106.7 epochs" in boundaries
     assert boundaries.endswith(" 22.5, 45, 60"), "of 2 steps each: steps 45, 90 and 120, of 1.5 an epoch"
