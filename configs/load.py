@@ -279,8 +279,8 @@ def _no_file(kind: str, name: str) -> ConfigError:
         told = f"give {inside[0]}" if inside else remedy
         return ConfigError(kind, name, allowed, f"this is {'a folder' if path.is_dir() else 'no file'}; {told}")
     # Of paths, only the names are compared: folders and endings are alike in any case.
-    names = {entry.stem: str(entry) for entry in path.parent.glob("*.y*ml")} | {each: each for each in known}
-    match = get_close_matches(path.stem, names, n=1, cutoff=_ALIKE)
+    names = {entry.stem.lower(): str(entry) for entry in path.parent.glob("*.y*ml")} | {each: each for each in known}
+    match = get_close_matches(path.stem.lower(), names, n=1, cutoff=_ALIKE)
     told = f"did you mean {names[match[0]]!r}?" if match else f"there is no such file; {remedy}"
     return ConfigError(kind, name, allowed, told)
 

@@ -65,7 +65,9 @@ def _explain(schema: type[BaseModel], problem: Any, prefix: str) -> ConfigError:
         name = str(context.get("tag", ""))
         allowed = "one of " + ", ".join(names)
         return ConfigError(f"{key}.name", name or None, allowed, _near(name, names) if name else "add it")
-    allowed = _ALLOWED.get(kind) or re.sub(r"^\w+ should (be |have )?(a valid )?", "", problem["msg"])
+    allowed = _ALLOWED.get(kind) or re.sub(
+        r"^\w+ should (be |have )?(a valid )?| after validation.*", "", problem["msg"]
+    )
     if _alternatives(value_type):
         return ConfigError(key, got, allowed, f"see ./run.sh keys {key}")
     remedy = _near(got, re.findall(r"'([^']*)'", allowed)) if isinstance(got, str) else ""

@@ -219,7 +219,8 @@ def test_a_folder_and_a_name_that_is_no_file_are_refused_with_what_to_give(
         "own": "this is a folder; give own/recipe.yaml",
         "flower": "did you mean 'flowers.yaml'?",
         "other/flowers.yaml": "there is no such file; ./run.sh recipes lists them",
-        "Digits": "did you mean 'digits'?",
+        "DIGITS": "did you mean 'digits'?",
+        "FLOWERS": "did you mean 'flowers.yaml'?",
         "digits.yaml": "did you mean 'digits'?",
     }.items():
         with pytest.raises(ConfigError) as caught:

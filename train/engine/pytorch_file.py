@@ -125,7 +125,7 @@ def read_pytorch(path: Path) -> dict[str, np.ndarray]:
             names = archive.namelist()
             if any(name.endswith(("/constants.pkl", "/archive_format")) for name in names):
                 raise UserError(f"{path}: is a program (TorchScript or torch.export), not weights; {_SAVE}")
-            root = next(name for name in names if name.endswith(f"/{_PICKLE}")).removesuffix(_PICKLE)
+            root = next((name for name in names if name.endswith(f"/{_PICKLE}")), _PICKLE).removesuffix(_PICKLE)
             if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
                 raise UserError(f"{path}: was written by a big-endian machine; {_SAVE} on this one")
             with archive.open(root + _PICKLE) as pickled:

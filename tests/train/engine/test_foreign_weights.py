@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -177,6 +178,8 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path, State], object]]] = {
     "page.pth": ("text", _AGAIN, lambda path, _: path.write_text("<!DOCTYPE html>\n<html>404</html>\n")),
     "empty.safetensors": ("empty", _AGAIN, lambda path, _: path.touch()),
     "keras.h5": ("no file of weights", "give a .ckpt", lambda path, _: path.write_bytes(b"\x89HDF\r\n\x1a\n\0\0")),
+    "zipped.keras": ("no item named 'data.pkl'", _AGAIN, lambda path, _: shutil.make_archive(
+        str(path), "zip", Path(__file__).parent, Path(__file__).name) and path.with_suffix(".keras.zip").rename(path)),
     "two.pth": ("several networks (student., teacher.)", "one of them", lambda path, state: torch.save(
         _behind("student.", state) | _behind("teacher.", state), path)),
     "coloured.pth": ("[31mweight (2,)", "classifier", lambda path, _: torch.save(
