@@ -33,13 +33,3 @@ def interrupt_left_to_child(*, says_so: bool) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if pressed:
         raise ChildInterrupted if says_so else KeyboardInterrupt
-
-
-@contextmanager
-def interrupt_after_forks() -> Iterator[None]:
-    """Deliver Ctrl-C after the block: in the hooks of a fork, Python would print a traceback and forget it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

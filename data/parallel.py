@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from configs.errors import UserError
-from configs.interrupts import interrupt_after_forks
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -84,8 +83,12 @@ def ordered_map(
     pending: deque[Future[Result]] = deque()
     try:
         for task in tasks:
-            with interrupt_after_forks():
+            # In the hooks of a fork, Python would print a traceback of Ctrl-C and forget it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 pending.append(pool.submit(_call, task))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
         while pending:
