@@ -44,8 +44,10 @@ def locked(folder: Path, *, shared: bool = False, wait: bool = True, is_needed: 
 def partial_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """Yield a locked hidden folder in another one, which is removed at the end if it was not renamed.
 
+    The other one is made if it is missing, and removed again if it stays empty.
     Those of processes that have ended are removed before; a live process holds a lock on its own.
     """
+    is_new = not parent.exists()
     parent.mkdir(parents=True, exist_ok=True)
     # Under the lock of the parent, no other process can remove this folder between mkdir and its own lock.
     with locked(parent, is_needed=False):
@@ -61,3 +63,6 @@ def partial_folder(parent: Path, prefix: str) -> Iterator[Path]:
             yield partial
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            if is_new:
+                with suppress(OSError):  # It is not empty.
+                    parent.rmdir()

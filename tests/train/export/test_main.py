@@ -335,9 +335,9 @@ def test_where_a_file_may_not_become_so_large_the_reason_is_told_and_no_part_of_
     run: Path, tmp_path: Path
 ) -> None:
     """The frameworks' own writers say nothing of the reason, or 28 lines."""
-    command = f"ulimit -f 64; exec {sys.executable} -m train.export {run} --no-evaluation --dest {tmp_path}"
+    command = f"ulimit -f 64; exec {sys.executable} -m train.export {run} --no-evaluation --dest {tmp_path}/new"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     words = r"cannot be written: File too large; free some space"
-    assert re.match(rf"error: {tmp_path}: {words}", done.stderr)
+    assert re.match(rf"error: {tmp_path}/new: {words}", done.stderr)
     assert list(tmp_path.iterdir()) == []
