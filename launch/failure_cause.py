@@ -276,6 +276,8 @@ def _why(folder: RunFolder, killed_by: int | None, is_out_of_memory: bool | str)
     # SIGXCPU at the soft one.
     if killed_by == signal.SIGKILL and is_out_of_memory:
         return _memory_ran_out(is_out_of_memory)
+    if killed_by == signal.SIGABRT:
+        return ": perhaps a library gave up, which prints why"
     if killed_by == signal.SIGXCPU or (killed_by == signal.SIGKILL and has_time_limit):
         return ": perhaps its processor time was used up; raise the limit (ulimit -t)"
     # SIGBUS answers to a file that was cut short after the rank had mapped it. DALI reads beyond its memory where a

@@ -86,9 +86,11 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
          "(ulimit -u, or pids.max of the control group)"),
         # NCCL aborts ranks whose peers have ended.
         ([], Outcome(137, ((0, 134), (1, 137))), 1, f"rank 1 on {HERE} was killed by signal 9"),
-        ([], Outcome(134, ((1, 134),)), 1, f"rank 1 on {HERE} was killed by signal 6"),
+        ([], Outcome(134, ((1, 134),)), 1,
+         f"rank 1 on {HERE} was killed by signal 6: perhaps a library gave up, which prints why"),
         ([ABORTED, TORN], Outcome(134), 1, "rank 1 on node1 failed at step 7: torn"),
-        ([ABORTED], Outcome(134), 0, "rank 0 on node0 was killed by signal 6"),
+        ([ABORTED], Outcome(134), 0,
+         "rank 0 on node0 was killed by signal 6: perhaps a library gave up, which prints why"),
         # Ranks that wait are at the step of the rank that they wait for, or before it.
         ([ECHO | {"step": 9}, _report(2, "waits", second_hand=True, step=8)], Outcome(1, ((1, 137),)), 1,
          f"rank 1 on {HERE} was killed by signal 9 at or before step 8"),
