@@ -64,5 +64,10 @@ class ConfigErrors(ConfigError):
 def nearest(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return a hint for a mistyped word: ``did you mean 'lars'?``, or all ``choices`` if none is as similar as that."""
     known = sorted(choices)
-    match = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    return f"did you mean {match[0]!r}?" if match else f"choose one of {', '.join(known)}"
+    return near(word, known, cutoff=cutoff) or f"choose one of {', '.join(known)}"
+
+
+def near(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return such a hint for a message that has all ``choices`` already: empty if none is near."""
+    match = difflib.get_close_matches(word, sorted(choices), n=1, cutoff=cutoff)
+    return f"did you mean {match[0]!r}?" if match else ""

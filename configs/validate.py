@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from configs.cluster import Cluster
-from configs.errors import ConfigError, ConfigErrors, nearest
+from configs.errors import ConfigError, ConfigErrors, near, nearest
 from configs.schema import Recipe
 from configs.synonyms import synonym
 
@@ -64,20 +64,12 @@ def _explain(schema: type[BaseModel], problem: Any, prefix: str) -> ConfigError:
         names = [str(name) for block in _alternatives(value_type) for name in _names(block)]
         name = str(context.get("tag", ""))
         allowed = "one of " + ", ".join(names)
-        return ConfigError(f"{key}.name", name or None, allowed, _near(name, names) if name else "add it")
-    allowed = _ALLOWED.get(kind) or re.sub(
-        r"^\w+ should (be |have )?(a valid )?| after validation.*", "", problem["msg"]
-    )
+        return ConfigError(f"{key}.name", name or None, allowed, near(name, names) if name else "add it")
+    allowed = _ALLOWED.get(kind) or re.sub(r"^\w+ should (be |have )?(a valid )?| after valid.*", "", problem["msg"])
     if _alternatives(value_type):
         return ConfigError(key, got, allowed, f"see ./run.sh keys {key}")
-    remedy = _near(got, re.findall(r"'([^']*)'", allowed)) if isinstance(got, str) else ""
+    remedy = near(got, re.findall(r"'([^']*)'", allowed)) if isinstance(got, str) else ""
     return ConfigError(key, got, allowed, remedy)
-
-
-def _near(word: str, names: Sequence[str]) -> str:
-    """Return a hint for a mistyped name; nothing if none is near, because the message has all of them already."""
-    near = nearest(word, names)
-    return near if near.startswith("did you mean") else ""
 
 
 def _hint(path: str, siblings: Collection[str]) -> str:
@@ -89,9 +81,9 @@ def _hint(path: str, siblings: Collection[str]) -> str:
     """
     word = path.rpartition(".")[2]
     ends = {known.rpartition(".")[2]: known for known in _known_paths()}
-    near = difflib.get_close_matches(word, siblings, n=1, cutoff=_ALIKE)
+    alike = difflib.get_close_matches(word, siblings, n=1, cutoff=_ALIKE)
     elsewhere = [ends[each] for each in difflib.get_close_matches(word, ends, n=1, cutoff=_VERY_ALIKE)]
-    found = [*filter(None, [synonym(word)]), *near, *elsewhere]
+    found = [*filter(None, [synonym(word)]), *alike, *elsewhere]
     return f"did you mean {found[0]!r}?" if found else nearest(word, siblings)
 
 

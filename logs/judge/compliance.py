@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from configs.errors import UserError
+from configs.errors import ConfigError, UserError, near
 from configs.reading import is_file, patiently
 from configs.schema import Recipe
 from logs.disk import dispensable, read_as, write_json
@@ -75,7 +75,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         UserError: If there is no such log, or the ruleset has no rules for ResNet.
     """
     if ruleset not in RULESETS:
-        raise UserError(f"ruleset: got {ruleset!r}, allowed: {', '.join(RULESETS)}")
+        raise ConfigError("ruleset", ruleset, ", ".join(RULESETS), near(ruleset, RULESETS))
     if not is_file(log):
         raise UserError(f"{log}: no such log file; give a run folder or a log file")
     # Before the checker reads the log, so that a log that grows meanwhile has another digest than the verdict.

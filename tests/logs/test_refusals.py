@@ -28,6 +28,7 @@ FIELDS = [
         (["check", "nowhere"], "nowhere: no such file or folder; give a run folder or a log"),
         (["check", "empty"], "empty: no log for any ruleset in it; give a run folder or a log"),
         (["check", "--ruleset", "4.0", "log.txt"], "ruleset: got '4.0', allowed: 0.6.0, .*; did you mean"),
+        (["check", "--ruleset", "x", "log.txt"], "ruleset: got 'x', allowed: [^;]*$"),
         (["report", "empty"], r"empty: contains neither result_\*.txt nor config.yaml; give a run folder"),
         (["report", "words.txt"], "words.txt: no line of an MLPerf log"),
         (["report", "log.gz"], "log.gz: no line of an MLPerf log .:::ML. is in it; give the log"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.arguments import Parser, add_options, add_place, add_recipe, exit_status, flag, option, parse
-from configs.errors import ConfigError, UserError
+from configs.errors import ConfigError, UserError, near
 
 _DESCRIPTION = "Predict a run on a described machine, and compare such predictions with measured runs."
 _EXAMPLES = """\
@@ -98,7 +98,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.round is not None and self.round not in _ROUNDS:
-            raise ConfigError("--round", self.round, f"one of {', '.join(_ROUNDS)}")
+            raise ConfigError("--round", self.round, f"one of {', '.join(_ROUNDS)}", near(self.round, _ROUNDS))
         for name, allowed in _ALLOWED.items():
             value = getattr(self, name)
             if value is not None and not (0 < value < math.inf or (value == 0 and name == "price")):
