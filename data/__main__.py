@@ -6,6 +6,7 @@ Every other import comes after the arguments are parsed.
 
 import argparse
 import ast
+import signal
 import sys
 import textwrap
 import time
@@ -80,6 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     if options.in_place and (options.size or options.quality is not None):
         raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # So nothing is left behind.
     try:
         start = time.monotonic()
         return _prepare(_source(options.source, given | {"in_place": options.in_place}), options, start)

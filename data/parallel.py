@@ -104,6 +104,7 @@ def _start(function: Callable[[Any], Any]) -> None:
     global _work  # noqa: PLW0603 (set once in each process)
     _work = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

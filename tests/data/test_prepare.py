@@ -307,6 +307,15 @@ def test_ctrl_c_leaves_no_file_and_no_process_and_no_other_run_takes_its_folder_
 
 
 @pytest.mark.ranks
+def test_a_scheduler_that_ends_its_job_leaves_no_file_and_no_process(tmp_path: Path, small: Path) -> None:
+    process = start_packing(small, tmp_path)
+    process.terminate()
+    assert (process.communicate(timeout=_GIVE_UP_S)[1], process.returncode) == ("", 143)
+    assert left_in(tmp_path) == []
+    wait_for(lambda: group_is_gone(process.pid))
+
+
+@pytest.mark.ranks
 def test_a_killed_run_leaves_no_data_set_and_no_process_and_the_next_run_removes_the_partial_folder(
     tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
