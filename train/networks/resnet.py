@@ -2,11 +2,10 @@
 
 *Sources*: He et al., arXiv:1512.03385 (tables 1 and 6); version 1.5 strides in the 3x3 convolution of a bottleneck
 and in its projection, not in the first 1x1 (the MLPerf reference). ResNeXt: Xie et al., arXiv:1611.05431 (table 1).
-`Rows.residual` may replace layers of these papers.
+`Rows.residual` may replace layers of these papers; programs without pydantic leave its keys out.
 """
 
 from functools import partial
-from typing import NamedTuple
 
 from configs.networks import NETWORKS
 from train.networks.arch import Rows
@@ -17,24 +16,9 @@ _GROUPS = {"resnext50_32x4d": 32}
 """Name -> groups of the 3x3 convolutions in the bottlenecks; 1 for other networks."""
 
 
-class _Variant(NamedTuple):
-    """The keys of the block ``model.residual``, for programs without pydantic; the defaults are those of the block."""
-
-    stem: str = "standard"
-    shortcut: str = "strided"
-    stride: str = "convolution"
-    blur: str = "none"
-    squeeze_excitation: tuple[str, ...] = ()
-    activation: str = "relu"
-
-
-def _variant(rows: Rows) -> _Variant:
-    return _Variant(**rows.residual)
-
-
 def add_layers(name: str, rows: Rows) -> str:
     """Add the rows of the network before the classifier and return the name of the last one."""
-    first_width, rows.activation = 16 if name in _SMALL else 64, _variant(rows).activation
+    first_width, rows.activation = 16 if name in _SMALL else 64, rows.residual.get("activation", "relu")
     make = _basic if name in (*_BASIC, *_SMALL) else partial(_bottleneck, groups=_GROUPS.get(name, 1))
     last = rows.conv_bn("stem", "data", 16, kernel=3, relu=True) if name in _SMALL else _stem(rows)
     for stage, blocks in enumerate(NETWORKS[name].blocks):
@@ -46,13 +30,13 @@ def add_layers(name: str, rows: Rows) -> str:
 
 def _stem(rows: Rows) -> str:
     """Add the first layers of a network for photographs."""
-    if _variant(rows).stem == "deep":
+    if rows.residual.get("stem") == "deep":
         last = rows.conv_bn("stem_conv1", "data", 32, kernel=3, stride=2, relu=True)
         last = rows.conv_bn("stem_conv2", last, 32, kernel=3, relu=True)
         last = rows.conv_bn("stem_conv3", last, 64, kernel=3, relu=True)
     else:
         last = rows.conv_bn("stem", "data", 64, kernel=7, stride=2, relu=True)
-    if _variant(rows).blur == "convolutions_and_max_pool":
+    if rows.residual.get("blur") == "convolutions_and_max_pool":
         return _blurred(rows, "stem_pool", rows.add("stem_pool", "max_pool", last, kernel=3), stride=2)
     return rows.add("stem_pool", "max_pool", last, kernel=3, stride=2)
 
@@ -74,24 +58,24 @@ def _bottleneck(rows: Rows, name: str, source: str, width: int, stride: int, gro
 
 def _conv3x3(rows: Rows, name: str, source: str, width: int, stride: int, groups: int = 1) -> str:
     """Add a 3x3 convolution, its batch norm and a ReLU, with the stride of the block."""
-    if stride != 1 and _variant(rows).stride == "pool":
+    if stride != 1 and rows.residual.get("stride") == "pool":
         last = rows.conv_bn(name, source, width, kernel=3, groups=groups, relu=True)
         return rows.add(f"{name}_pool", "avg_pool", last, kernel=2, stride=2, padding=0)
-    if stride != 1 and _variant(rows).blur != "none":
+    if stride != 1 and rows.residual.get("blur", "none") != "none":
         source = _blurred(rows, name, source, stride=1)
     return rows.conv_bn(name, source, width, kernel=3, stride=stride, groups=groups, relu=True)
 
 
 def _join(rows: Rows, name: str, source: str, inner: str, width: int, stride: int) -> str:
     """Add the shortcut: the identity, or a projection where the shape changes (option B of the paper)."""
-    if name in _variant(rows).squeeze_excitation:
+    if name in rows.residual.get("squeeze_excitation", ()):
         inner = _excited(rows, name, inner)
     shortcut = source
     if stride != 1 or rows.channels[source] != width:
         projection = f"{name}_projection"
-        if stride != 1 and _variant(rows).shortcut == "pooled":
+        if stride != 1 and rows.residual.get("shortcut") == "pooled":
             shortcut, stride = rows.add(f"{projection}_pool", "avg_pool", source, kernel=2, stride=2, padding=0), 1
-        elif stride != 1 and _variant(rows).blur != "none":
+        elif stride != 1 and rows.residual.get("blur", "none") != "none":
             # A 1x1 convolution reads every other pixel alone, so the others need not be blurred.
             shortcut, stride = _blurred(rows, projection, source, stride=2), 1
         shortcut = rows.conv_bn(projection, shortcut, width, stride=stride)
