@@ -174,7 +174,6 @@ class Kernel(NamedTuple):
     Numbers (of tensors) become bytes when `kernel_times` multiplies them by the bytes of the precision.
 
     Attributes:
-        name: ``layer`` or ``layer/part``.
         layer: Index into the network's layers.
         numbers: Numbers read or written for each image.
         fresh: Of ``numbers``, those that this kernel or the one before has just read or written, for each image.
@@ -186,7 +185,6 @@ class Kernel(NamedTuple):
         tiles: Matrix tiles for each image; 0 for kernels that only move bytes.
     """
 
-    name: str
     layer: int
     numbers: float
     fresh: float
@@ -204,14 +202,14 @@ def tabulate(network: Network) -> tuple[KernelTable, KernelTable]:
     for index, layer in enumerate(network.layers):
         read, made = float(layer.input_elements), float(layer.output_elements)
         if layer.macs:
-            forward.append(_product(layer, index, layer.name, fresh=read, span=read, outputs=made))
-            for_weights = _product(layer, index, f"{layer.name}/weight", fresh=made, span=made + read, outputs=0)
-            for_data = _product(layer, index, f"{layer.name}/data", fresh=made, span=made, outputs=read)
+            forward.append(_product(layer, index, fresh=read, span=read, outputs=made))
+            for_weights = _product(layer, index, fresh=made, span=made + read, outputs=0)
+            for_data = _product(layer, index, fresh=made, span=made, outputs=read)
             # The gradient of the images is not needed. The layers of backward follow in the opposite order.
             backward += [for_weights, for_data] if index else [for_weights]
         elif layer.kind.has_kernel:
-            forward.append(Kernel(layer.name, index, *_traffic(layer, layer.kind.forward, fresh=read)))
-            backward.append(Kernel(layer.name, index, *_traffic(layer, layer.kind.backward, fresh=made)))
+            forward.append(Kernel(index, *_traffic(layer, layer.kind.forward, fresh=read)))
+            backward.append(Kernel(index, *_traffic(layer, layer.kind.backward, fresh=made)))
     return _table(forward), _table(backward[::-1])
 
 
@@ -222,10 +220,9 @@ def _traffic(layer: Layer, multiples: Traffic | None, *, fresh: float) -> Traffi
     return Traffic(*(each * layer.output_elements for each in multiples))
 
 
-def _product(layer: Layer, index: int, name: str, *, fresh: float, span: float, outputs: float) -> Kernel:
+def _product(layer: Layer, index: int, *, fresh: float, span: float, outputs: float) -> Kernel:
     """Return a kernel of matrix products; ``outputs`` are those for each image, in tiles."""
     return Kernel(
-        name,
         index,
         numbers=layer.input_elements + layer.output_elements,
         fresh=fresh,
@@ -238,8 +235,7 @@ def _product(layer: Layer, index: int, name: str, *, fresh: float, span: float, 
 
 
 def _table(kernels: list[Kernel]) -> KernelTable:
-    types = [object, np.int64, *[np.float64] * (len(Kernel._fields) - 2)]
-    return np.array(kernels, dtype=list(zip(Kernel._fields, types, strict=True)))
+    return np.array(kernels, dtype=[(name, np.int64 if name == "layer" else np.float64) for name in Kernel._fields])
 
 
 def kernel_times(table: KernelTable, machine: Machine, batch: float, constants: Constants, software: Software) -> Array:

@@ -31,8 +31,8 @@ def test_forward_and_backward_hold_the_networks_arithmetic() -> None:
 
 def test_a_convolution_takes_the_slower_of_arithmetic_and_traffic() -> None:
     forward, _ = tabulate(MODEL.network)
-    at = list(forward["name"]).index("stage4_block2_conv2")
-    layer = next(each for each in MODEL.network.layers if each.name == "stage4_block2_conv2")
+    number = [each.name for each in MODEL.network.layers].index("stage4_block2_conv2")
+    at, layer = list(forward["layer"]).index(number), MODEL.network.layers[number]
     plain = Constants(compute_efficiency=0.5, memory_efficiency=0.5, kernel_s=0.0, tail=0.0)
     arithmetic = 64 * 2 * layer.macs / (0.5 * 125e12)
     traffic = 2 * (64 * 2 * 512 * 49 + 512 * 512 * 9) / (0.5 * 900e9)
