@@ -171,8 +171,7 @@ def _predict(study: ScalingStudy, cells: Sequence[ScalingCell]) -> list[ScalingR
     recipe, cluster = study.load(cells[-1])
     if cluster.device == "cpu" and not cluster.node.cpu and not DESCRIPTION.is_file():
         subprocess.run(command_of(Program.SIMULATE_VERB, "--calibrate-here"), cwd=ROOT, check=False)
-    scenario, calibration = conditions(recipe, cluster)
-    forecasts = sweep(scenario, calibration, [("ranks", tuple(str(cell.ranks) for cell in cells))])
+    forecasts = sweep(conditions(recipe, cluster), [("ranks", tuple(str(cell.ranks) for cell in cells))])
     return [
         ScalingRow(
             **vars(cell),

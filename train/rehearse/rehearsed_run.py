@@ -26,7 +26,6 @@ from logs.nodes import NodeScore, choose_nodes, why_left_out
 from logs.usage import read_samples, read_usage
 from train.comm.links import LINK_BYTES
 from train.networks.arch import network_arguments
-from train.sim.constants import load_calibration
 from train.sim.forecast import forecast, make_scenario, time_step
 from train.sim.step_time import step_model, update_time
 from train.sim.time_to_train import evaluation_time
@@ -219,17 +218,16 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
     Raises:
         UserError: The simulator does not know the machine, or the recipe does not fit it.
     """
-    calibration = load_calibration()
-    scenario = make_scenario(recipe, cluster, calibration)
-    machine, constants, software = scenario.machine, calibration.constants, scenario.software
+    scenario = make_scenario(recipe, cluster)
+    machine, constants, software = scenario.machine, scenario.calibration.constants, scenario.software
     timed = step_model(**network_arguments(recipe.model))
     accumulation = scenario.accumulation
     forward, kernels = timed.kernels(machine, scenario.batch, constants, software)
     backward = np.cumsum(kernels)
     # Only the last micro-batch's gradients are reduced; the ones before lengthen the step's forward.
     forward_s = accumulation * float(forward.sum()) + (accumulation - 1) * float(backward[-1])
-    rate = forecast(scenario, calibration).images_per_s
-    topology = scenario.machine.topology(calibration.constants.network_efficiency)
+    rate = forecast(scenario).images_per_s
+    topology = machine.topology(constants.network_efficiency)
     return Waits(
         forward_s=forward_s,
         gradients_s=tuple(float(backward[kernel if software.overlaps else -1]) for kernel in timed.kernel_of_gradient),
@@ -261,7 +259,7 @@ def outcome_text(folder: Path, rehearsed: Cluster, recipe: Recipe, described: Cl
         recipe: The described recipe.
         described: The described machine.
     """
-    calibration, startup = load_calibration(), json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
+    startup = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
     lengths = [(row["phase"], row["end_s"] - row["begin_s"]) for row in startup["phases"]]
     rehearsal, summary = rehearsed.rehearsal, RunFolder(folder).summary()
     assert rehearsal is not None
@@ -282,7 +280,7 @@ def outcome_text(folder: Path, rehearsed: Cluster, recipe: Recipe, described: Cl
         most_busy=_BUSY,
         cpu_s=sum(read_usage(folder)["cpu_s"]) / ranks / summary.steps,
         summary=summary,
-        described=time_step(make_scenario(recipe, described, calibration), calibration),
+        described=time_step(make_scenario(recipe, described)),
         startup=startup,
         longest=sorted(lengths, key=lambda each: -each[1])[:_LONGEST_PHASES],
     )

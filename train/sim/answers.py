@@ -15,7 +15,6 @@ from configs.table import table
 from logs.disk import require_replaceable
 from train.sim.collectives import allreduce_times, check_algorithm
 from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run, write_file
-from train.sim.constants import Calibration
 from train.sim.forecast import (
     Scenario,
     forecast,
@@ -81,7 +80,7 @@ def answer(options: "Options") -> str:
 def _simulate(recipe_name: str, options: "Options") -> str:
     """Answer the questions about one recipe."""
     recipe, cluster = load_both(recipe_name, options.cluster, options.overrides)
-    scenario, calibration = conditions(recipe, cluster, mlperf_round=options.round)
+    scenario = conditions(recipe, cluster, mlperf_round=options.round)
     if options.as_recorded:
         scenario = with_recorded_software(scenario, cluster.name)
     software = replace(scenario.software, images_per_s=options.input_rate)
@@ -90,17 +89,17 @@ def _simulate(recipe_name: str, options: "Options") -> str:
         software = replace(software, algorithm=options.algorithm)
     scenario = replace(scenario, software=software)
     if options.collectives:
-        return _collectives(scenario, calibration, options)
+        return _collectives(scenario, options)
     if options.sweep or options.optimize:
-        return _grid(scenario, calibration, options)
-    one = forecast(scenario, calibration)
-    savings_ms = savings_by_cause(scenario, calibration)
+        return _grid(scenario, options)
+    one = forecast(scenario)
+    savings_ms = savings_by_cause(scenario)
     if options.json:
         return json.dumps(forecast_row(one, options.price) | {"step_ms_saved_without": savings_ms}, indent=2)
-    return forecast_text(one, savings_ms, calibration.coverage, options.price)
+    return forecast_text(one, savings_ms, options.price)
 
 
-def _grid(scenario: Scenario, calibration: Calibration, options: "Options") -> str:
+def _grid(scenario: Scenario, options: "Options") -> str:
     """Answer ``--sweep`` and ``--optimize``."""
     if options.optimize:
         if not has_reference(scenario.recipe):
@@ -108,7 +107,7 @@ def _grid(scenario: Scenario, calibration: Calibration, options: "Options") -> s
                 f"--optimize: no convergence reference applies to the recipe {scenario.recipe.name}, so that a larger "
                 "batch would look free; use --sweep, which shows images/s"
             )
-        found = optimize(scenario, calibration, deadline_s=options.deadline, budget_hours=options.budget)
+        found = optimize(scenario, deadline_s=options.deadline, budget_hours=options.budget)
         if not found:
             raise UserError("--optimize: no run is within the limits; raise --deadline, --budget or cluster.num_nodes")
         rows = [forecast_row(one, options.price) for one in found[:_SHOWN_OPTIMA]]
@@ -116,7 +115,7 @@ def _grid(scenario: Scenario, calibration: Calibration, options: "Options") -> s
         changes = [parse_sweep(text) for text in options.sweep or ()]
         if len(dict(changes)) < len(changes):
             raise UserError("--sweep: the same KEY twice; list its values in one, as ranks=512,1024")
-        rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, calibration, changes)]
+        rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, changes)]
     if options.json:
         return json.dumps(rows, indent=1)
     columns = [*_GRID_COLUMNS, *(["cost"] if options.price is not None else [])]
@@ -129,14 +128,14 @@ def _startup() -> str:
     return table(rows, ("ranks", "start-up s"))
 
 
-def _collectives(scenario: Scenario, calibration: Calibration, options: "Options") -> str:
+def _collectives(scenario: Scenario, options: "Options") -> str:
     """Answer ``--collectives``: every fourth number of ranks, and every eighth size up to 256 MiB.
 
     ``best`` is the fastest algorithm that needs no special switches and no servers.
     """
     rows: list[dict[str, Any]] = []
     for ranks in sorted({max(2, scenario.machine.ranks >> power) for power in range(0, 11, 2)}):
-        topology = replace(scenario.machine, ranks=ranks).topology(calibration.constants.network_efficiency)
+        topology = replace(scenario.machine, ranks=ranks).topology(scenario.calibration.constants.network_efficiency)
         for size in (float(1 << power) for power in range(10, 29, 3)):
             times = allreduce_times(topology, size)
             best = min((name for name in times if name not in _NEED_OTHER_MACHINES), key=times.__getitem__)

@@ -1,4 +1,4 @@
-"""From a recipe and a cluster to what a forecast needs: the scenario, and the calibration that applies to its machine.
+"""From a recipe and a cluster to what a forecast needs: the scenario, with the calibration that applies to its machine.
 
 A cluster of CPUs has the CPU that its file names, or else is this machine, as ``./run.sh simulate --calibrate-here``
 measured it. Steps that this program itself made on a machine (``--calibrate RUN``) take the place of all other
@@ -27,7 +27,7 @@ from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE
 from logs.metrics import METRICS_FILE, read_metrics
 from train.sim.collectives import allreduce
-from train.sim.constants import CONSTANTS, Calibration, cpu_constants, load_calibration
+from train.sim.constants import CONSTANTS, cpu_constants, load_calibration
 from train.sim.forecast import Forecast, Scenario, forecast, make_scenario, seconds_of_step
 from train.sim.hardware import (
     FAMILIES,
@@ -93,7 +93,7 @@ def predict(recipe: Recipe, cluster: Cluster) -> Forecast:
     Raises:
         UserError: Too little is known of the machine.
     """
-    return forecast(*conditions(recipe, cluster))
+    return forecast(conditions(recipe, cluster))
 
 
 def conditions(
@@ -103,8 +103,8 @@ def conditions(
     mlperf_round: str | None = None,
     description: Path = DESCRIPTION,
     steps: Path = STEPS,
-) -> tuple[Scenario, Calibration]:
-    """Return the scenario of the recipe on the cluster, and the calibration for its machine.
+) -> Scenario:
+    """Return the scenario of the recipe on the cluster, with the calibration for its machine.
 
     Args:
         recipe: What is trained.
@@ -117,7 +117,7 @@ def conditions(
         UserError: A cluster of CPUs, and this machine was not measured; an accelerator is not known; or the run
             computes in 16 bits on a CPU, of which no step was measured.
     """
-    scenario, calibration = _unmeasured(recipe, cluster, mlperf_round, description)
+    scenario = _unmeasured(recipe, cluster, mlperf_round, description)
     found = load_steps(steps)
     current = [step for step in found if step.fingerprint == fingerprint(description, cluster.device)]
     of_machine = [step for step in found if step.machine == scenario.machine.accelerator.name]
@@ -126,8 +126,9 @@ def conditions(
             f"{len(stale)} measured steps are not used, because the simulator's constants have changed since; run "
             f"./run.sh simulate --calibrate {shlex.join(stale)}\n"
         )
-    calibration = apply_steps(scenario, calibration, current)
-    if cluster.device == "cpu" and cluster.engine.precision != "float32" and calibration.measured_half_width is None:
+    scenario = apply_steps(scenario, current)
+    is_measured = scenario.calibration.measured_half_width is not None
+    if cluster.device == "cpu" and cluster.engine.precision != "float32" and not is_measured:
         raise ConfigError(
             "cluster.engine.precision",
             cluster.engine.precision,
@@ -135,7 +136,7 @@ def conditions(
             "times slower with them",
             "train some steps, then run ./run.sh simulate --calibrate RUN",
         )
-    return scenario, calibration
+    return scenario
 
 
 def predict_allreduce(cluster: Cluster, size_bytes: float) -> float:
@@ -173,7 +174,7 @@ def measure_run(folder: Path, *, description: Path = DESCRIPTION) -> MeasuredSte
         )
     logs = [math.log(rate) for rate in rates]
     rate = math.exp(statistics.median(logs))
-    scenario, calibration = _unmeasured(recipe, cluster, None, description)
+    scenario = _unmeasured(recipe, cluster, None, description)
     return MeasuredStep(
         source=str(folder),
         machine=scenario.machine.accelerator.name,
@@ -182,19 +183,18 @@ def measure_run(folder: Path, *, description: Path = DESCRIPTION) -> MeasuredSte
         ranks=scenario.machine.ranks,
         images_per_s=round(rate, 3),
         log_spread=round(1.25 * statistics.stdev(logs) / math.sqrt(len(logs)), 4),
-        log_factor=round(_log_factor(scenario, calibration, rate, folder), 4),
+        log_factor=round(_log_factor(scenario, rate, folder), 4),
         fingerprint=fingerprint(description, cluster.device),
         engine=cluster.engine.name,
         program=scenario.program,
     )
 
 
-def _log_factor(scenario: Scenario, calibration: Calibration, rate: float, folder: Path) -> float:
+def _log_factor(scenario: Scenario, rate: float, folder: Path) -> float:
     """Return the logarithm of the compute factor that makes the predicted rate equal ``rate``, by bisection."""
 
     def predicted(log_factor: float) -> float:
-        constants = replace(calibration.constants, compute_factor=math.exp(log_factor))
-        return scenario.global_batch / seconds_of_step(scenario, replace(calibration, constants=constants))
+        return scenario.global_batch / seconds_of_step(scenario.with_constants(compute_factor=math.exp(log_factor)))
 
     if not predicted(_LOG_LIMIT) < rate < predicted(-_LOG_LIMIT):
         raise UserError(
@@ -206,33 +206,27 @@ def _log_factor(scenario: Scenario, calibration: Calibration, rate: float, folde
     return (2 * found / parts - 1) * _LOG_LIMIT
 
 
-def _unmeasured(
-    recipe: Recipe, cluster: Cluster, mlperf_round: str | None, description: Path
-) -> tuple[Scenario, Calibration]:
-    calibration, machine = load_calibration(), None
-    if cluster.device == "cpu":
-        rates = rates_of_processor(cluster) if cluster.node.cpu else load_description(description)
-        machine = machine_of_rates(rates, cluster)
-        constants = cpu_constants(
-            calibration.constants, rates["cores"], cluster.ranks_per_node, recipe.model.image_size
-        )
-        calibration = replace(calibration, constants=constants)
-    return make_scenario(recipe, cluster, calibration, machine=machine, mlperf_round=mlperf_round), calibration
+def _unmeasured(recipe: Recipe, cluster: Cluster, mlperf_round: str | None, description: Path) -> Scenario:
+    if cluster.device != "cpu":
+        return make_scenario(recipe, cluster, mlperf_round=mlperf_round)
+    rates = rates_of_processor(cluster) if cluster.node.cpu else load_description(description)
+    machine = machine_of_rates(rates, cluster)
+    own = cpu_constants(rates["cores"], cluster.ranks_per_node, recipe.model.image_size)
+    return make_scenario(recipe, cluster, machine=machine, mlperf_round=mlperf_round).with_constants(**own)
 
 
-def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[MeasuredStep]) -> Calibration:
-    """Return the calibration with the factor that measured steps give, and its interval, if there are any.
+def apply_steps(scenario: Scenario, steps: Sequence[MeasuredStep]) -> Scenario:
+    """Return the scenario with the factor that measured steps give, and its interval, if there are any.
 
     Args:
         scenario: What is predicted. Steps of other machines, engines, programs and precisions say nothing about it.
-        calibration: Without measured steps.
         steps: All known steps.
     """
     engine = scenario.cluster.engine
     wanted = (scenario.machine.accelerator.name, engine.name, scenario.program, engine.precision)
     similar = [step for step in steps if (step.machine, step.engine, step.program, step.precision) == wanted]
     if not similar:
-        return calibration
+        return scenario
     same = [step for step in similar if step.network == scenario.recipe.model.name]
     used = same or similar
     factors = [step.log_factor for step in used]
@@ -247,9 +241,9 @@ def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[Me
         variance += between if len(factors) > 1 else 2 * between
     width = _NORMAL_90 * math.sqrt(variance)
     if scenario.machine.ranks > max(step.ranks for step in used):
-        width = math.hypot(width, calibration.half_widths["larger"])
-    constants = replace(calibration.constants, compute_factor=math.exp(statistics.median(factors)))
-    return replace(calibration, constants=constants, measured_half_width=width)
+        width = math.hypot(width, scenario.calibration.half_widths["larger"])
+    found = scenario.with_constants(compute_factor=math.exp(statistics.median(factors)))
+    return replace(found, calibration=replace(found.calibration, measured_half_width=width))
 
 
 def fingerprint(description: Path, device: str) -> str:

@@ -11,7 +11,7 @@ from configs.plan import plan_run
 from configs.schema import Cluster, Recipe, Residual
 from configs.templates import fill_template
 from train.networks.arch import network_arguments
-from train.sim.constants import Calibration, Interval, bounds
+from train.sim.constants import Calibration, Interval, bounds, load_calibration
 from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.step_time import Software, StepTime, cluster_software, step_model
 from train.sim.time_to_train import (
@@ -33,7 +33,7 @@ _REFERENCE_IMAGES = 1_000_000
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that a forecast depends on besides the calibration.
+    """Everything that a forecast depends on.
 
     Args:
         recipe: What is trained; its epochs are an upper limit for those of the convergence points.
@@ -42,6 +42,7 @@ class Scenario:
         batch: Images of one rank in one micro-batch.
         accumulation: Micro-batches of a step.
         software: How the program launches kernels and reduces gradients.
+        calibration: Constants of the machine, and how far predictions with them have been off.
         mlperf_round: MLPerf round of the software, for the calibrated factor.
         evaluations: Evaluations of the whole run. If None, there is one after every fourth epoch.
         tuned: Whether the program is one of MLPerf's tuned ones, as all calibration points are.
@@ -53,6 +54,7 @@ class Scenario:
     batch: float
     accumulation: int
     software: Software
+    calibration: Calibration
     mlperf_round: str
     evaluations: int | None = None
     tuned: bool = False
@@ -82,6 +84,11 @@ class Scenario:
             return "PyTorch"
         return "" if self.tuned else "own kernels"
 
+    def with_constants(self, **changed: float) -> "Scenario":
+        """Return the scenario with other constants."""
+        constants = replace(self.calibration.constants, **changed)
+        return replace(self, calibration=replace(self.calibration, constants=constants))
+
     @property
     def global_batch(self) -> float:
         """Images of a step over all ranks."""
@@ -97,7 +104,6 @@ class Forecast:
         step: Time of a step with one micro-batch.
         images_per_s: Rate over all ranks, with images of ``model.image_size``.
         interval: How far off the rate and the time to train may be.
-        startup_half_width: The same of the start-up.
         efficiency: The rate relative to that of one accelerator with the same batch, times the number of ranks.
         epoch_s: Side of the training images, px -> seconds of an epoch of such images.
         epochs: Epochs of the run.
@@ -113,7 +119,6 @@ class Forecast:
     step: StepTime
     images_per_s: float
     interval: Interval
-    startup_half_width: float
     efficiency: float
     epoch_s: Mapping[int, float]
     epochs: int
@@ -139,7 +144,7 @@ class Forecast:
     @property
     def startup_bounds(self) -> tuple[float, float]:
         """Ends of the interval of the start-up, seconds."""
-        return bounds(self.startup.total_s, self.startup_half_width)
+        return bounds(self.startup.total_s, self.scenario.calibration.startup_half_width)
 
     @property
     def hours_bounds(self) -> tuple[float, float]:
@@ -165,26 +170,20 @@ class Forecast:
 
 
 def make_scenario(
-    recipe: Recipe,
-    cluster: Cluster,
-    calibration: Calibration,
-    *,
-    machine: Machine | None = None,
-    mlperf_round: str | None = None,
+    recipe: Recipe, cluster: Cluster, *, machine: Machine | None = None, mlperf_round: str | None = None
 ) -> Scenario:
     """Return the scenario of the recipe and the cluster with which training would be started.
 
     Args:
         recipe: What is trained.
         cluster: Where; the communication block says how gradients are reduced.
-        calibration: Has the newest software round of each chip.
         machine: A measured machine in place of the one that the cluster file describes. If None, the latter.
         mlperf_round: MLPerf round of the software. If None, the newest round that is known of the chip.
 
     Raises:
         ConfigError: The recipe's global batch does not fit the cluster's number of ranks.
     """
-    plan = plan_run(recipe, cluster.world_size)
+    plan, calibration = plan_run(recipe, cluster.world_size), load_calibration()
     machine = machine or machine_of_cluster(cluster)
     return Scenario(
         recipe=recipe,
@@ -193,6 +192,7 @@ def make_scenario(
         batch=plan.per_rank_batch_size,
         accumulation=plan.accumulation_steps,
         software=cluster_software(recipe, cluster, machine),
+        calibration=calibration,
         mlperf_round=mlperf_round or calibration.rounds.get(machine.accelerator.chip, ""),
         evaluations=len(plan.eval_epochs),
     )
@@ -216,10 +216,10 @@ def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:
     return replace(scenario, software=software, tuned=True)
 
 
-def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
+def forecast(scenario: Scenario) -> Forecast:
     """Predict the run of a scenario."""
     machine, recipe = scenario.machine, scenario.recipe
-    step = time_step(scenario, calibration)
+    step = time_step(scenario)
     rate = scenario.global_batch / step.with_micro_batches_s(scenario.accumulation)
     # The input pipeline is part of what a rank loses, so the accelerator that is compared with does not wait for it.
     software = replace(scenario.software, images_per_s=None)
@@ -237,7 +237,7 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     epoch_s = {recipe.model.image_size: recipe.data.train_samples / rate}
     for span in recipe.spans:
         if span.recipe.model.image_size not in epoch_s:
-            step_s = seconds_of_step(replace(scenario, recipe=span.recipe), calibration)
+            step_s = seconds_of_step(replace(scenario, recipe=span.recipe))
             epoch_s[span.recipe.model.image_size] = recipe.data.train_samples / scenario.global_batch * step_s
     if len(recipe.spans) > 1:
         run = run._replace(epochs_s=sum(epoch_s[each.model.image_size] * len(some) for some, each in recipe.spans))
@@ -247,10 +247,9 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         scenario=scenario,
         step=step,
         images_per_s=rate,
-        interval=calibration.interval(machine, scenario.lacks, _unproven(scenario, calibration)),
-        startup_half_width=calibration.startup_half_width,
+        interval=scenario.calibration.interval(machine, scenario.lacks, _unproven(scenario)),
         epoch_s=epoch_s,
-        efficiency=rate / machine.ranks / (scenario.batch / time_step(alone, calibration).total_s),
+        efficiency=rate / machine.ranks / (scenario.batch / time_step(alone).total_s),
         epochs=epochs,
         convergence=convergence,
         run=run,
@@ -258,7 +257,7 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     )
 
 
-def _unproven(scenario: Scenario, calibration: Calibration) -> float:
+def _unproven(scenario: Scenario) -> float:
     """Return the logarithm of what a program is predicted to gain over the eager one, by which it may also fail."""
     if scenario.program == "eager":
         return 0.0
@@ -268,18 +267,18 @@ def _unproven(scenario: Scenario, calibration: Calibration) -> float:
     # A question about the forecast may have set another input, allreduce or bucket.
     same = {name: getattr(scenario.software, name) for name in ("images_per_s", "algorithm", "bucket_bytes")}
     eager = replace(scenario, software=replace(software, **same))
-    return math.log(seconds_of_step(eager, calibration) / seconds_of_step(scenario, calibration))
+    return math.log(seconds_of_step(eager) / seconds_of_step(scenario))
 
 
-def seconds_of_step(scenario: Scenario, calibration: Calibration) -> float:
+def seconds_of_step(scenario: Scenario) -> float:
     """Return the seconds of one step with all its micro-batches."""
-    return time_step(scenario, calibration).with_micro_batches_s(scenario.accumulation)
+    return time_step(scenario).with_micro_batches_s(scenario.accumulation)
 
 
-def time_step(scenario: Scenario, calibration: Calibration) -> StepTime:
+def time_step(scenario: Scenario) -> StepTime:
     """Predict the time of one step of a scenario, with a single micro-batch."""
     timed = step_model(**network_arguments(scenario.recipe.model))
-    return timed.time_step(scenario.machine, scenario.batch, calibration.constants, scenario.software)
+    return timed.time_step(scenario.machine, scenario.batch, scenario.calibration.constants, scenario.software)
 
 
 def _epochs(scenario: Scenario) -> tuple[int, str]:
@@ -358,14 +357,13 @@ def forecast_row(one: Forecast, price: float | None = None) -> dict[str, Any]:
     return row
 
 
-def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: float, price: float | None) -> str:
+def forecast_text(one: Forecast, savings_ms: Mapping[str, float], price: float | None) -> str:
     """Return a forecast as about a dozen lines of text.
 
     Args:
         one: The forecast.
         savings_ms: Cause of lost time -> milliseconds by which a step would be shorter without the cause.
-        coverage: Share of measured points that the interval should contain.
         price: Price of an accelerator hour. If None, no cost is shown.
     """
-    told = {"one": one, "row": forecast_row(one, price), "savings_ms": savings_ms, "coverage": coverage, "price": price}
+    told = {"one": one, "row": forecast_row(one, price), "savings_ms": savings_ms, "price": price}
     return fill_template(_TEMPLATE, **told, largest=LARGEST_CONVERGED, repr=repr).removesuffix("\n")

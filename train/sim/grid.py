@@ -8,7 +8,6 @@ from typing import Any
 
 from configs.errors import ConfigError, nearest
 from train.sim.collectives import check_algorithm
-from train.sim.constants import Calibration
 from train.sim.forecast import Forecast, Scenario, forecast, time_step
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
 from train.sim.time_to_train import LARGEST_CONVERGED
@@ -91,24 +90,23 @@ def _is_usable(key: str, value: str) -> bool:
 
 
 def sweep(
-    scenario: Scenario, calibration: Calibration, changes: Sequence[tuple[str, tuple[str, ...]]]
+    scenario: Scenario, changes: Sequence[tuple[str, tuple[str, ...]]]
 ) -> Iterator[tuple[dict[str, str], Forecast]]:
     """Yield the forecast of every combination of values, each with the combination itself.
 
     Args:
         scenario: Everything that the sweep does not vary.
-        calibration: Fitted constants.
         changes: Pairs of a key and its values, as `parse_sweep` returns them.
     """
     for values in itertools.product(*([(key, value) for value in listed] for key, listed in changes)):
         changed = scenario
         for key, value in values:
             changed = SWEEP_KEYS[key](changed, value)
-        yield dict(values), forecast(changed, calibration)
+        yield dict(values), forecast(changed)
 
 
 def optimize(
-    scenario: Scenario, calibration: Calibration, *, deadline_s: float | None = None, budget_hours: float | None = None
+    scenario: Scenario, *, deadline_s: float | None = None, budget_hours: float | None = None
 ) -> list[Forecast]:
     """Try batches, numbers of nodes, bucket sizes and algorithms; return the runs within the limits, best first.
 
@@ -116,7 +114,6 @@ def optimize(
 
     Args:
         scenario: Its cluster limits the nodes, and the batch by an accelerator's memory if that is known.
-        calibration: Fitted constants.
         deadline_s: Longest time to train. If given, the cheapest run is the best; if None, the fastest.
         budget_hours: Most accelerator hours. If None, there is no limit.
     """
@@ -130,8 +127,8 @@ def optimize(
         if batches:
             # The reductions are tuned with one batch: which of them overlaps best hardly depends on the batch.
             middle = replace(_with_machine(scenario, ranks=ranks), batch=batches[len(batches) // 2], accumulation=1)
-            best = _with_best_reductions(middle, calibration)
-            found += [forecast(replace(best, batch=batch), calibration) for batch in batches]
+            best = _with_best_reductions(middle)
+            found += [forecast(replace(best, batch=batch)) for batch in batches]
     if budget_hours is not None:
         found = [one for one in found if one.accelerator_hours <= budget_hours]
     if deadline_s is None:
@@ -144,27 +141,26 @@ def _node_counts(nodes: int) -> list[int]:
     return sorted({nodes, *(count for count in counts if count <= nodes)})
 
 
-def _with_best_reductions(scenario: Scenario, calibration: Calibration) -> Scenario:
+def _with_best_reductions(scenario: Scenario) -> Scenario:
     """Return the scenario with the algorithm and bucket size of the shortest step, or with its own if they are best."""
     tuned = [_with_software(scenario, algorithm=name, bucket_bytes=size, boundaries=()) for name, size in _REDUCTIONS]
-    return min([scenario, *tuned], key=lambda each: time_step(each, calibration).total_s)
+    return min([scenario, *tuned], key=lambda each: time_step(each).total_s)
 
 
-def savings_by_cause(scenario: Scenario, calibration: Calibration) -> dict[str, float]:
+def savings_by_cause(scenario: Scenario) -> dict[str, float]:
     """Return by how many milliseconds a step would be shorter without each cause of lost time, largest first."""
-    total_s, product = time_step(scenario, calibration).total_s, scenario.machine.accelerator
+    total_s, product = time_step(scenario).total_s, scenario.machine.accelerator
 
-    def saved_ms(other: Scenario, **changed: float) -> float:
-        patched = replace(calibration, constants=replace(calibration.constants, **changed))
-        return 1e3 * (total_s - time_step(other, patched).total_s)
+    def saved_ms(other: Scenario) -> float:
+        return 1e3 * (total_s - time_step(other).total_s)
 
     savings = {
         "shared uplinks between racks": saved_ms(_with_machine(scenario, nodes_per_rack=None)),
         "ranks that are not numbered rack by rack": saved_ms(_with_machine(scenario, rack_ordered=True)),
         "accelerators that share a network card": saved_ms(_with_cards(scenario, max(product.nics, product.node))),
-        "ranks that are slower than others": saved_ms(scenario, straggler=0.0),
+        "ranks that are slower than others": saved_ms(scenario.with_constants(straggler=0.0)),
         "reductions that take multiprocessors from backward": saved_ms(_with_software(scenario, channels=0)),
-        "negotiation between nodes": saved_ms(scenario, multinode_s=0.0),
+        "negotiation between nodes": saved_ms(scenario.with_constants(multinode_s=0.0)),
         "all communication and waiting": saved_ms(_with_machine(scenario, ranks=1)),
     }
     return dict(sorted(savings.items(), key=lambda each: -each[1]))

@@ -13,7 +13,6 @@ from tests.engines import each_engine, forward_backward, random_batch, small_net
 from train.engine.init import initial_weights
 from train.networks.arch import build_network, network_of
 from train.plan.memory import estimate_memory
-from train.sim.constants import load_calibration
 from train.sim.forecast import has_reference, make_scenario, time_step
 
 torch = pytest.importorskip("torch")
@@ -172,8 +171,8 @@ def test_the_simulator_and_the_memory_estimate_know_the_network_of_the_recipe() 
     for residual in ("{}", "{stride: pool}"):
         recipe, cluster = load_both("imagenet-b256", "dgx-a100", [f"model.residual={residual}"])
         references.append(has_reference(recipe))
-        scenario = make_scenario(recipe, cluster, load_calibration())
-        step_s.append(time_step(scenario, load_calibration()).compute_s)
+        scenario = make_scenario(recipe, cluster)
+        step_s.append(time_step(scenario).compute_s)
         plan = plan_run(recipe, cluster.world_size)
         memory.append(estimate_memory(recipe, cluster, plan).certain_bytes)
     assert step_s[0] < step_s[1] < 1.5 * step_s[0]

@@ -27,7 +27,6 @@ from logs.weights import starting_weights
 from tests.libraries import find_horovod
 from train.rehearse.__main__ import main
 from train.rehearse.rehearsed_run import outcome_text
-from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
 
 WORDS = ["digits", "--cluster", "dgx-a100", "--set", "cluster.ranks_per_node=2"]
@@ -185,7 +184,7 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
         comm_exposed_fraction=0.05, slowest_rank=0, rank_excess=0.123, checkpoint_s=0.25,
     )  # fmt: skip
     _finish_run(tmp_path, summary)
-    step = time_step(make_scenario(*described, load_calibration()), load_calibration())
+    step = time_step(make_scenario(*described))
     told = outcome_text(tmp_path, cluster, *described)
     for words in (
         "50 steps of 40.0 ms on 8 ranks", "sleeps 40.0 ms, exposed communication 2.0 ms", "42.0 ms, of which 2.0 are",

@@ -10,7 +10,6 @@ from configs.load import load_both
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.rehearse.rehearsed_run import invented_top1, rehearsed_job, rehearsed_run, waits_of
-from train.sim.constants import load_calibration
 from train.sim.forecast import forecast, make_scenario, time_step
 
 USUAL: dict[str, Any] = {}
@@ -190,14 +189,14 @@ def test_an_accuracy_rises_steeply_and_passes_its_target_with_the_last_epoch(
     ("recipe", "cluster", "share"), [("imagenet-b256", "a100-node", 0.42), ("abci-b86016", "abci-v100", 0.95)]
 )
 def test_the_waits_of_a_rank_are_the_parts_of_its_simulated_step(recipe: str, cluster: str, share: float) -> None:
-    described, calibration = load_both(recipe, cluster), load_calibration()
-    scenario = make_scenario(*described, calibration)
-    waits, step = waits_of(*described), time_step(scenario, calibration)
+    described = load_both(recipe, cluster)
+    scenario = make_scenario(*described)
+    waits, step = waits_of(*described), time_step(scenario)
     assert waits.forward_s == pytest.approx(step.forward_s)
     assert waits.gradients_s[0] == max(waits.gradients_s) == pytest.approx(step.backward_s), "the first layer is last"
     assert waits.update_s == pytest.approx(step.update_s)
     # All ranks together evaluate 50,000 images, and V100s ran the programs of round 0.7.
-    rate = forecast(scenario, calibration).images_per_s
+    rate = forecast(scenario).images_per_s
     assert waits.evaluation_s == pytest.approx(share * 50_000 / rate + 0.02)
 
 

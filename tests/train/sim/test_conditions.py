@@ -22,7 +22,6 @@ from train.sim.conditions import (
     load_steps,
     measure_run,
 )
-from train.sim.constants import load_calibration
 from train.sim.forecast import Forecast, forecast
 
 RATES = "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2}"
@@ -57,7 +56,7 @@ def test_after_a_run_the_forecast_of_its_program_is_what_the_run_measured(
     description.write_text(RATES)
 
     def found(*sets: str) -> Forecast:
-        return forecast(*conditions(*load_both(recipe, cluster, sets), description=description, steps=kept))
+        return forecast(conditions(*load_both(recipe, cluster, sets), description=description, steps=kept))
 
     before = found()
     rate = factor * before.images_per_s
@@ -77,50 +76,51 @@ def test_after_a_run_the_forecast_of_its_program_is_what_the_run_measured(
 
 
 def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other_machines_not_at_all() -> None:
-    scenario, _ = conditions(*load_both("imagenet-b256", "a100-node"))
-    calibration = load_calibration()
+    scenario = conditions(*load_both("imagenet-b256", "a100-node"))
     step = MeasuredStep("a", "A100-SXM-80GB", "alexnet", "float16", 8, 1e4, 0.01, 0.2, "", scenario.cluster.engine.name)
-    other = apply_steps(scenario, calibration, [step])
-    assert other.constants.compute_factor == pytest.approx(math.exp(0.2))
+    other = apply_steps(scenario, [step])
+    assert other.calibration.constants.compute_factor == pytest.approx(math.exp(0.2))
     # One network: 0.2 between networks, as much for this one, 0.05 between runs, 0.01 within the run.
-    assert other.measured_half_width == pytest.approx(1.645 * math.hypot(0.2, 0.2, 0.05, 0.01))
+    assert other.calibration.measured_half_width == pytest.approx(1.645 * math.hypot(0.2, 0.2, 0.05, 0.01))
     networks = [replace(step, network=name, log_factor=log) for name, log in (("b", 0.1), ("c", 0.3), ("d", 0.9))]
-    middle = apply_steps(scenario, calibration, [step, step, *networks])
-    assert middle.constants.compute_factor == pytest.approx(math.exp(0.2)), "one that is far off does not move it"
+    middle = apply_steps(scenario, [step, step, *networks])
+    assert middle.calibration.constants.compute_factor == pytest.approx(math.exp(0.2)), (
+        "one that is far off does not move it"
+    )
     runs, between = (statistics.variance((0.1, 0.2, 0.3, 0.9, *more)) for more in ((0.2,), ()))
     variance = 0.05**2 + 0.01**2 + runs / 5 + between
-    assert middle.measured_half_width == pytest.approx(1.645 * math.sqrt(variance))
-    same = apply_steps(scenario, calibration, [step, replace(step, network="resnet50", log_factor=0.5)])
-    assert same.constants.compute_factor == pytest.approx(math.exp(0.5))
+    assert middle.calibration.measured_half_width == pytest.approx(1.645 * math.sqrt(variance))
+    same = apply_steps(scenario, [step, replace(step, network="resnet50", log_factor=0.5)])
+    assert same.calibration.constants.compute_factor == pytest.approx(math.exp(0.5))
     known = [replace(step, network="resnet50", ranks=ranks) for ranks in (1, 8)]
-    assert apply_steps(scenario, calibration, known).measured_half_width == pytest.approx(
+    assert apply_steps(scenario, known).calibration.measured_half_width == pytest.approx(
         1.645 * math.hypot(0.05, 0.01)
     ), "one of the runs had as many ranks"
-    fewer = apply_steps(scenario, calibration, known[:1])
-    assert fewer.measured_half_width == pytest.approx(
-        math.hypot(1.645 * math.hypot(0.05, 0.01), calibration.half_widths["larger"])
+    fewer = apply_steps(scenario, known[:1])
+    assert fewer.calibration.measured_half_width == pytest.approx(
+        math.hypot(1.645 * math.hypot(0.05, 0.01), scenario.calibration.half_widths["larger"])
     )
     of_others = (
         replace(step, machine="H100-SXM"), replace(step, precision="float32"), replace(step, engine="another"),
         replace(step, program="compiled"),
     )  # fmt: skip
     for foreign in of_others:
-        assert apply_steps(scenario, calibration, [foreign]) is calibration
+        assert apply_steps(scenario, [foreign]) is scenario
 
 
 def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept, asked = tmp_path / "steps.yaml", load_both("imagenet-b256", "a100-node")
-    scenario, without = conditions(*asked, steps=kept)
-    machine, engine = scenario.machine.accelerator.name, scenario.cluster.engine.name
+    without = conditions(*asked, steps=kept)
+    machine, engine = without.machine.accelerator.name, without.cluster.engine.name
     old = MeasuredStep("runs/old", machine, "resnet50", "float16", 8, 1e4, 0.01, 0.2, "stale", engine)
     keep_steps(kept, [old, replace(old, source="runs/elsewhere", machine="H100-SXM")])
-    assert conditions(*asked, steps=kept)[1] == without
+    assert conditions(*asked, steps=kept) == without
     told = capsys.readouterr().err
     assert told.startswith("1 measured steps are not used")
     assert told.endswith("--calibrate runs/old\n")
     current = replace(old, source="runs/new", fingerprint=fingerprint(DESCRIPTION, "gpu"))
     keep_steps(kept, [current])
-    assert conditions(*asked, steps=kept)[1] == apply_steps(scenario, without, [current])
+    assert conditions(*asked, steps=kept) == apply_steps(without, [current])
     assert capsys.readouterr().err.endswith("--calibrate runs/old\n"), "those of today's constants are used"
     kept.write_text("[{a: 1}]")
     with pytest.raises(UserError, match="remove it"):
@@ -151,7 +151,7 @@ def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(
     description.write_text(RATES)
     torch = ("cluster.engine.name=torch",)
     half = (*torch, "cluster.engine.precision=bfloat16")
-    whole = forecast(*conditions(*load_both("digits", "laptop", torch), description=description, steps=kept))
+    whole = forecast(conditions(*load_both("digits", "laptop", torch), description=description, steps=kept))
     rates = [whole.images_per_s / 15] * 2 + [whole.images_per_s / each for each in (15.1, 14.9, 15.2, 15)]
     with pytest.raises(
         ConfigError, match=r"engine.precision: got 'bfloat16', allowed: float32 on a CPU .* --calibrate"
@@ -161,7 +161,7 @@ def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(
         kept, [measure_run(run_folder(tmp_path / "run", "digits", "laptop", rates, *half), description=description)]
     )
     found = {
-        words: forecast(*conditions(*load_both("digits", "laptop", words), description=description, steps=kept))
+        words: forecast(conditions(*load_both("digits", "laptop", words), description=description, steps=kept))
         for words in (torch, half)
     }
     assert found[torch] == whole, "a run with 16-bit numbers says nothing about float32"
@@ -181,7 +181,7 @@ def test_runs_are_told_with_their_factors_and_kept_beside_those_of_others(
 ) -> None:
     kept = tmp_path / "steps.yaml"
     monkeypatch.setattr("train.sim.answers.STEPS", kept)
-    rate = forecast(*conditions(*load_both("imagenet-b256", "a100-node"), steps=kept)).images_per_s
+    rate = forecast(conditions(*load_both("imagenet-b256", "a100-node"), steps=kept)).images_per_s
     shares = (0.5, 0.55, 0.6, 0.65, 0.7)
     for name in ("one", "two"):
         run = run_folder(tmp_path / name, "imagenet-b256", "a100-node", [1.0, *(rate * each for each in shares)])

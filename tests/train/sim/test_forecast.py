@@ -15,9 +15,7 @@ CALIBRATION = load_calibration()
 
 
 def _record(*overrides: str) -> Scenario:
-    return make_scenario(
-        *load_both("abci-b86016", "abci-v100", ["data.plain_from_epoch=null", *overrides]), CALIBRATION
-    )
+    return make_scenario(*load_both("abci-b86016", "abci-v100", ["data.plain_from_epoch=null", *overrides]))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +25,7 @@ def _record(*overrides: str) -> Scenario:
 def test_a_recipe_keeps_its_epochs_up_to_those_that_its_batch_needs(
     given: int, epochs: int, word: str, reaches: bool
 ) -> None:
-    found = forecast(_record(f"run.epochs={given}"), CALIBRATION)
+    found = forecast(_record(f"run.epochs={given}"))
     assert (found.epochs, found.convergence, found.reaches_target) == (epochs, word, reaches)
     # A run that ends early has fewer evaluations than the recipe asks for: one after every fourth epoch.
     evaluations = found.scenario.evaluations if epochs == given else -(-epochs // 4)
@@ -39,7 +37,7 @@ def test_a_recipe_keeps_its_epochs_up_to_those_that_its_batch_needs(
 @pytest.mark.parametrize(("batch", "word"), [(42, "reference"), (43, "beyond")])
 def test_nobody_is_known_to_have_converged_above_the_batch_of_the_record(batch: int, word: str) -> None:
     scenario = replace(_record(), batch=batch)
-    found = forecast(scenario, CALIBRATION)
+    found = forecast(scenario)
     assert (found.convergence, found.reaches_target) == (word, True if word == "reference" else None)
 
 
@@ -90,11 +88,11 @@ def test_a_share_of_all_gradients_fills_a_bucket_in_the_bytes_of_the_number_type
 def test_a_forecast_is_the_step_the_run_and_the_start_in_their_units() -> None:
     recipe = load_recipe("mlperf-b3264", ["batch.bn_span=51", "data.train_samples=1281167"])
     cluster = load_cluster("dgx-a100", ["cluster.num_nodes=2", "cluster.communication.cycle_time_ms=2.5"])
-    scenario = make_scenario(recipe, cluster, CALIBRATION)
+    scenario = make_scenario(recipe, cluster)
     assert (scenario.batch, scenario.accumulation, scenario.global_batch) == (51, 4, 3264)
     assert scenario.software.cycle_s == pytest.approx(0.0025)
     assert scenario.software.bucket_bytes == cluster.communication.bucket_bytes
-    found, step = forecast(scenario, CALIBRATION), time_step(scenario, CALIBRATION)
+    found, step = forecast(scenario), time_step(scenario)
     # The sums are reduced, and the weights updated, after the last of four micro-batches only.
     assert found.images_per_s == pytest.approx(3264 / (step.total_s + 3 * step.compute_s))
     quantities = ((found.images_per_s, found.rate_bounds), (found.run.total_s, found.run_bounds))
@@ -104,7 +102,7 @@ def test_a_forecast_is_the_step_the_run_and_the_start_in_their_units() -> None:
     assert found.accelerator_hours == pytest.approx(16 * (found.run.total_s + found.startup.total_s) / 3600)
     ends = zip(found.hours_bounds, found.run_bounds, found.startup_bounds, strict=True)
     assert all(each == pytest.approx(16 * (run + startup) / 3600) for each, run, startup in ends)
-    alone = forecast(replace(scenario, machine=replace(scenario.machine, ranks=1), accumulation=1), CALIBRATION)
+    alone = forecast(replace(scenario, machine=replace(scenario.machine, ranks=1), accumulation=1))
     assert found.efficiency == pytest.approx(found.images_per_s / 16 / alone.images_per_s, rel=1e-6)
 
 

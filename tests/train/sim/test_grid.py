@@ -7,12 +7,10 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import load_cluster, load_recipe
-from train.sim.constants import load_calibration
 from train.sim.forecast import Scenario, make_scenario
 from train.sim.grid import optimize, parse_sweep, savings_by_cause
 
-CALIBRATION = load_calibration()
-SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"), CALIBRATION)
+SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +68,7 @@ SMALL = "cluster.node.gpu_memory_bytes=6000000000"
 )
 def test_a_batch_fits_the_memory_and_is_no_larger_than_any_that_converged(sets: tuple[str, ...], largest: int) -> None:
     """(16 - 1.5) GB hold 207 images of 70 MB; 256 times 512 images are more than 86,016."""
-    found = optimize(_scenario("cluster.node.gpu_memory_bytes=null", *sets), CALIBRATION)
+    found = optimize(_scenario("cluster.node.gpu_memory_bytes=null", *sets))
     assert max(one.scenario.batch for one in found) == largest
     assert max(one.scenario.global_batch for one in found) <= 86_016
 
@@ -78,20 +76,20 @@ def test_a_batch_fits_the_memory_and_is_no_larger_than_any_that_converged(sets: 
 @pytest.mark.medium
 @pytest.mark.parametrize(("nodes", "tried"), [(1, {8}), (13, {8, 16, 24, 32, 48, 64, 96, 104})])
 def test_nodes_are_tried_by_powers_of_two_and_halves_between_and_all_of_them(nodes: int, tried: set[int]) -> None:
-    found = optimize(_scenario(SMALL, f"cluster.num_nodes={nodes}"), CALIBRATION)
+    found = optimize(_scenario(SMALL, f"cluster.num_nodes={nodes}"))
     assert {one.scenario.machine.ranks for one in found} == tried
 
 
 def test_a_cause_that_is_not_there_costs_nothing_and_the_causes_come_by_size() -> None:
-    saved = savings_by_cause(SCENARIO, CALIBRATION)
+    saved = savings_by_cause(SCENARIO)
     assert list(saved.values()) == sorted(saved.values(), reverse=True)
     assert saved["shared uplinks between racks"] == 0
     for cause in ("ranks that are slower than others", "negotiation between nodes"):
         assert saved[cause] > 0
     alone = replace(SCENARIO, machine=replace(SCENARIO.machine, ranks=1))
-    assert all(abs(each) < 1e-9 for each in savings_by_cause(alone, CALIBRATION).values())
+    assert all(abs(each) < 1e-9 for each in savings_by_cause(alone).values())
     for cards, has_cause in ((1, True), (12, False)):  # of eight accelerators
         product = replace(SCENARIO.machine.accelerator, nics=cards)
         machine = replace(SCENARIO.machine, accelerator=product)
-        saved = savings_by_cause(replace(SCENARIO, machine=machine), CALIBRATION)
+        saved = savings_by_cause(replace(SCENARIO, machine=machine))
         assert (saved["accelerators that share a network card"] > 0) is has_cause

@@ -168,7 +168,7 @@ def test_more_nodes_have_the_cards_of_the_cluster_file_or_one_as_fast_as_the_lin
 @pytest.mark.parametrize(("cores", "takes_core_time"), [(3, True), (4, False)])
 def test_threads_beside_compute_are_counted_by_the_ranks_of_a_node(cores: int, takes_core_time: bool) -> None:
     sets = ["cluster.node.cpu=EPYC 7763", f"cluster.node.cores={cores}", "cluster.num_nodes=3", *SEVERAL_NODES]
-    constants = conditions(*load_both("digits", "laptop", ["batch.global_size=96", *sets]))[1].constants
+    constants = conditions(*load_both("digits", "laptop", ["batch.global_size=96", *sets])).calibration.constants
     # Two ranks a node with two threads each: four cores hold them all. An image of digits has 8 x 8 px.
     assert constants.decode_s == pytest.approx(80e-6 + 31e-9 * 8**2 if takes_core_time else 0)
     assert constants.cycle_cpu_s == pytest.approx(1e-4 if takes_core_time else 0)
@@ -177,7 +177,7 @@ def test_threads_beside_compute_are_counted_by_the_ranks_of_a_node(cores: int, t
 def _forecast(tmp_path: Path, *overrides: str, rates: str = RATES) -> Forecast:
     path = tmp_path / "here.yaml"
     path.write_text(rates)
-    return forecast(*conditions(*load_both("digits", "laptop", overrides), description=path, steps=tmp_path / "none"))
+    return forecast(conditions(*load_both("digits", "laptop", overrides), description=path, steps=tmp_path / "none"))
 
 
 def test_ranks_that_share_memory_negotiate_nothing_and_ranks_over_horovod_do(tmp_path: Path) -> None:

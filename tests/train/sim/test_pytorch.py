@@ -24,7 +24,7 @@ BFLOAT16, COMPILED, FUSED, STEP, COMPUTE = (
 def _scenario(*sets: str, gpu: str = "H100-SXM5-80GB", ranks: int = 1, batch: int = 256) -> Scenario:
     given = [f"cluster.node.gpu={gpu}", f"cluster.ranks_per_node={ranks}", f"batch.global_size={ranks * batch}"]
     given += ["mlperf.division=open", "batch.bn_span=null"]
-    return make_scenario(*load_both("imagenet-b256", "h100-node", [*given, *sets]), CALIBRATION)
+    return make_scenario(*load_both("imagenet-b256", "h100-node", [*given, *sets]))
 
 
 def _step(scenario: Scenario, **constants: float) -> StepTime:
@@ -87,16 +87,16 @@ def test_nothing_hides_the_allreduces_beside_a_graph_of_compute() -> None:
 
 
 def test_a_gain_that_nobody_measured_widens_the_interval_to_where_it_fails() -> None:
-    eager = forecast(_scenario(), CALIBRATION)
+    eager = forecast(_scenario())
     for sets in ((COMPILED,), (STEP,), (COMPILED, STEP)):
-        found = forecast(_scenario(*sets), CALIBRATION)
+        found = forecast(_scenario(*sets))
         gain = math.log(found.images_per_s / eager.images_per_s)
         assert gain > 0
         assert found.interval.rate == pytest.approx(math.hypot(eager.interval.rate, gain))
         assert found.rate_bounds[0] < eager.images_per_s
     fast = _scenario(COMPILED, STEP)
     slow_input = replace(fast, software=replace(fast.software, images_per_s=100.0))
-    assert forecast(slow_input, CALIBRATION).interval == eager.interval, "both wait for the same images"
+    assert forecast(slow_input).interval == eager.interval, "both wait for the same images"
     assert (eager.interval.basis, eager.interval.lacks) == ("seen", "PyTorch")
     assert eager.interval.rate == pytest.approx(
         math.hypot(CALIBRATION.half_widths["seen"], CALIBRATION.half_widths["PyTorch"])
@@ -113,7 +113,7 @@ def test_a_gain_that_nobody_measured_widens_the_interval_to_where_it_fails() -> 
     ],
 )
 def test_a_forecast_says_that_nothing_was_measured(sets: tuple[str, ...], widened_by: str) -> None:
-    found = forecast(_scenario(*sets), CALIBRATION)
+    found = forecast(_scenario(*sets))
     assert forecast_row(found)["interval_widened_by"] == widened_by
-    text = forecast_text(found, {}, 0.9, None)
+    text = forecast_text(found, {}, None)
     assert ("not measured: under PyTorch, only an H200 was timed" in text) is ("not measured" in widened_by)
