@@ -175,14 +175,11 @@ class HeldOutPrediction(NamedTuple):
     time_error: float | None = None
 
 
-def hold_out(
-    points: Sequence[Point], report: Callable[[str], None], kinds: Sequence[str] = KINDS
-) -> list[HeldOutPrediction]:
-    """Predict measured points from fits that have not seen them.
+def hold_out(points: Sequence[Point], kinds: Sequence[str] = KINDS) -> list[HeldOutPrediction]:
+    """Predict measured points from fits that have not seen them; tell each fold, as all together take minutes.
 
     Args:
         points: All points; those without a measured rate are left out.
-        report: Called with the name of each fold, because all folds together take minutes.
         kinds: Of `KINDS`.
     """
     measured = [point for point in points if point.measured_images_per_s]
@@ -193,7 +190,7 @@ def hold_out(
         for fold, hidden in folds(kind, measured).items():
             if not 0 < len(hidden) < len(measured):
                 continue
-            report(f"hidden: {kind}, {fold} ({len(hidden)} points)")
+            sys.stderr.write(f"hidden: {kind}, {fold} ({len(hidden)} points)\n")
             gone = {id(point) for point in (_alike(hidden, measured) if kind == "nested" else hidden)}
             kept = [point for point in measured if id(point) not in gone]
             calibration = replace(load_calibration(), constants=fit(kept, start))
@@ -328,12 +325,11 @@ def startup_errors(points: Iterable[Point]) -> list[float]:
     ]
 
 
-def calibrate(points: Sequence[Point], report: Callable[[str], None]) -> tuple[dict[str, Any], list[HeldOutPrediction]]:
+def calibrate(points: Sequence[Point]) -> tuple[dict[str, Any], list[HeldOutPrediction]]:
     """Fit the constants to all points, and set the intervals by the errors on points that are hidden in turn.
 
     Args:
         points: All points; those without a measured rate are left out.
-        report: Called with one line for each part of the work, which takes minutes.
 
     Returns:
         The tree of constants.yaml, see `train.sim.constants.Calibration`; and the predictions of hidden points.
@@ -349,8 +345,7 @@ def calibrate(points: Sequence[Point], report: Callable[[str], None]) -> tuple[d
             f"at least {_FEWEST_POINTS} points of {_FEWEST_CHIPS} chips; add rows to the file"
         )
     constants = fit(measured)
-    report("constants are fitted to all points; now fitting again with some points hidden")
-    hidden = hold_out(measured, report)
+    hidden = hold_out(measured)
     rates, times = half_widths(hidden, framework_errors(constants))
     of_chips = grouped(measured, lambda point: point.accelerator.chip).items()
     tree = {
@@ -428,7 +423,7 @@ def answer_points(options: "Options") -> str:
     assert options.validate is not None
     points = read_points(options.validate)
     if options.held_out:
-        if hidden := hold_out(points, _report):
+        if hidden := hold_out(points):
             return held_out_text(hidden, load_calibration().coverage)
         raise UserError(
             f"{options.validate}: no points can be hidden from a fit; the file needs measured rows of several systems"
@@ -445,15 +440,11 @@ def _calibrate(paths: Sequence[Path], out: Path) -> str:
     if len(paths) > 1:
         raise UserError("--calibrate: got several paths, allowed: one points file, or folders of runs only")
     points = read_points(paths[0])
-    tree, hidden = calibrate(points, _report)
+    tree, hidden = calibrate(points)
     held_out = out.with_suffix(".heldout.csv")
     write_file(out, _HEADER + yaml.safe_dump(tree, sort_keys=False, width=112))
     write_file(held_out, held_out_csv(hidden))
     return f"{held_out_text(hidden, _COVERAGE)}\nwrote {out} and, row by row, {held_out}"
-
-
-def _report(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 def validation_text(found: Sequence[PointForecast]) -> str:

@@ -91,7 +91,7 @@ def test_too_few_points_or_chips_are_refused(rows: int, chips: int) -> None:
         points.append(next(point for point in POINTS if point.accelerator.chip == "V100"))
     words = f"got {rows} points with a measured rate, of {chips} chips, allowed: at least 20 points of 2"
     with pytest.raises(UserError, match=words):
-        calibrate([*points, replace(COMPILED, measured_images_per_s=None)], print)
+        calibrate([*points, replace(COMPILED, measured_images_per_s=None)])
 
 
 def test_each_class_of_forecasts_has_the_interval_of_the_errors_of_its_kind() -> None:
