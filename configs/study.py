@@ -33,7 +33,8 @@ Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Numbers = Annotated[tuple[int, ...], Field(strict=False)]
 Arguments = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
-_AXES = ("framework", "network", "communication", "data", "batch", "ranks")
+AXES = ("framework", "network", "communication", "data", "batch", "ranks")
+"""What the cells of a scaling study differ by, in the order of the fields of `ScalingCell`."""
 
 
 class _AnyStudy(Section):
@@ -200,7 +201,7 @@ class ScalingStudy(_AnyStudy):
         for each in self.leave_out:
             if not each:
                 raise ConfigError("leave_out", "{}", "at least one axis with values to leave out")
-            _require_known("leave_out", each, _AXES)
+            _require_known("leave_out", each, AXES)
             for axis, values in each.items():
                 known = {batch for batch, _ in self._sizes} if axis == "batch" else getattr(self, axis)
                 _require_known(f"leave_out.{axis}", values, known)

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from configs.study import Expectation
+from configs.study import AXES, Expectation
 from launch.study.rows import ScalingRow, grouped, median_rate, places
 
 Outcome = Literal["holds", "does not hold", "within the noise"]
-
-AXES = ("framework", "communication", "data", "batch", "ranks")
-"""Columns by which the rows of one network differ."""
 
 MARGIN = 0.03
 """A relative difference below this counts for nothing, however small the spread is."""
@@ -49,7 +46,7 @@ def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> Iterator[Co
     """Judge an expectation wherever all networks in it have both cells; predicted rows do not count."""
     networks, axis = {expectation.network, *expectation.than}, expectation.axis
     asked = [row for row in rows if row.network in networks and row.images_per_s and row.basis == "measured"]
-    for where, group in places(asked, *(each for each in AXES if each != axis)):
+    for where, group in places(asked, *(each for each in AXES if each not in ("network", axis))):
         cells = grouped(group, "network", axis)
         pairs = {name: [cells.get((name, end)) for end in (expectation.base, expectation.other)] for name in networks}
         known = {name: _ratio(base, other) for name, (base, other) in pairs.items() if base and other}
@@ -73,7 +70,7 @@ def disturbing_cores(rows: Sequence[ScalingRow]) -> list[float]:
 def simulator_errors(rows: Sequence[ScalingRow]) -> list[float]:
     """Return the predicted over the measured images/s of each cell that has both."""
     errors = []
-    for cell in grouped([row for row in rows if row.images_per_s], "network", *AXES).values():
+    for cell in grouped([row for row in rows if row.images_per_s], *AXES).values():
         rates = {basis: median_rate(same) for (basis,), same in grouped(cell, "basis").items()}
         if len(rates) > 1:
             errors.append(rates["predicted"] / rates["measured"])

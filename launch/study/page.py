@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from configs.study import ScalingCell, ScalingStudy
+from configs.study import AXES, ScalingStudy
 from launch.study.comparisons import MARGIN, compare, disturbing_cores, simulator_errors, verdict
 from launch.study.figures import cell_figures, course_figures
 from launch.study.rows import ScalingRow, grouped, with_efficiency
@@ -53,9 +52,7 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
     machines = [machine_in_words(found_object(folder / ENVIRONMENT_FILE)) for folder in folders]
     judged = [(each.sentence, list(compare(each, complete))) for each in study.expects]
     by_cell, courses = dict(cell_figures(complete, study.global_batch)), course_figures(complete, runs)
-    axes = [field.name for field in fields(ScalingCell)]
-    if not any(row.framework for row in rows):
-        axes.remove("framework")
+    axes = AXES if any(row.framework for row in rows) else AXES[1:]
     columns = [each for each in _VALUES if any(each[1](row) is not None for row in complete)]
     page = render_template(
         Path(__file__).with_name("page.html"),
