@@ -174,12 +174,12 @@ class _Noting(SingleProcess):
         self.reduced.setdefault(name, []).append(list(arrays))
 
 
-def _step(communicator: SingleProcess, *sets: str) -> list[StepFacts]:
+def _step(communicator: SingleProcess, *sets: str, **options: Any) -> list[StepFacts]:
     """Take the step of the digits, to its end or to a failure; return its facts before each part and at the end."""
     recipe, cluster = load_both("digits", None, [*SETS, "cluster.communication.bucket_bytes=100000", *sets])
     told: list[StepFacts] = []
     with suppress(RuntimeError):
-        told.append(probe_step(recipe, cluster, RANK, communicator, told.append))
+        told.append(probe_step(recipe, cluster, RANK, communicator, told.append, **options))
     return told
 
 
@@ -198,6 +198,13 @@ def test_a_part_is_timed_three_times_or_until_it_has_taken_four_seconds(monkeypa
         counts = {len(each) for name, each in communicator.reduced.items() if name.startswith("reduction")}
         assert counts == {rounds}
         assert statistics.median([*facts.buckets_s]) == pytest.approx(median_s)
+
+
+def test_a_step_without_time_for_samples_has_one_of_each_part_in_each_set() -> None:
+    *_, facts = _step(_Noting(), times=3, accept_s=1e-6)
+    assert [(part, len(values), len({*values})) for part, values in facts.samples.items()] == [
+        (part, 3, 1) for part in ("compute", "copy", "input", "allreduce", "step")
+    ]
 
 
 def test_images_are_random_where_a_rank_does_not_see_the_data_set(tmp_path: Path) -> None:
