@@ -87,7 +87,6 @@ class ProbeReport:
         ranks: The facts of each rank that reported.
         plan: The recipe's plan with its memory, see `train.plan.document`; in a rehearsal the ranks need none. If None,
             the user named no recipe.
-        is_packed_on_demand: Whether the program itself packs the recipe's data set if it is missing.
         forecast: What images/s are expected of the ranks that were started; empty if no step was asked for.
         kind: What the environment is for; None if set-up did not make it.
         hosts: The hosts that the user listed; empty if the launcher found them.
@@ -97,7 +96,6 @@ class ProbeReport:
     cluster: Cluster
     ranks: Sequence[RankFacts]
     plan: Mapping[str, Any] | None
-    is_packed_on_demand: bool
     forecast: Sequence[Expected] = ()
     kind: Kind | None = None
     hosts: Sequence[str] = ()

@@ -388,7 +388,7 @@ def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckR
         return None if reads_none else CheckResult("WARN", "data", "not checked", "name a recipe with --recipe")
     if data.folder is None:
         return CheckResult("OK", "data", "generated in memory, nothing to read")
-    if data.problem and report.is_packed_on_demand and not data.exists:
+    if not data.exists:
         return CheckResult("OK", "data", f"{data.folder} does not exist yet; the first run packs it")
     if data.problem:
         return CheckResult("FAIL", "data", data.problem)

@@ -19,7 +19,7 @@ from configs.machine_limits import memory_limit, oom_kills
 from configs.plan import RunPlan, plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
-from configs.registry import BUILT_IN_SOURCES, ENGINES
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from launch.doctor.__main__ import Options
 from launch.doctor.check_result import CheckResult, Expected, ProbeReport
@@ -116,8 +116,7 @@ def examine(options: Options) -> Examination:
     kills = oom_kills()
     ranks = _probe(probed, reachable, named, accept_s=options.accept_s, **wanted)
     forecast = _expected_rate(probed, reachable) if options.step else []
-    is_built_in = recipe.data.source in BUILT_IN_SOURCES
-    report = ProbeReport(reachable, ranks, plan, is_built_in, forecast, State().kind, named, options.times)
+    report = ProbeReport(reachable, ranks, plan, forecast, State().kind, named, options.times)
     own = [_set_up(cluster), _scope(examined, reachable)]
     if cluster.container.runtime != "none":
         words = f"the ranks checked the host, not the image {cluster.container.image}"

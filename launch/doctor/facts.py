@@ -71,7 +71,7 @@ class DatasetFacts:
     Attributes:
         folder: Its folder. If None, the images are generated in memory.
         problem: One line that says what is wrong, or None.
-        exists: Whether the folder is there.
+        exists: Whether the folder is there, or else the user has to make it.
         records: Images for training and evaluation.
         bytes: Their size.
         stays_cached: Why the log of a run that submits will lack ``cache_clear``, with a remedy, or None.

@@ -15,6 +15,7 @@ from configs.compilers import compiler_shortage
 from configs.errors import UserError
 from configs.load import resolve_path
 from configs.machine_limits import available_memory_bytes, memory_limit, usable_cores
+from configs.registry import BUILT_IN_SOURCES
 from configs.schema import Cluster, Recipe
 from data.forms.catalogue import image_files
 from data.stage import dataset_bytes
@@ -58,6 +59,8 @@ def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
     folder = resolve_path(cluster.paths.data) / recipe.data.name
     if recipe.data.source == "synthetic":
         return DatasetFacts(folder=None)
+    if recipe.data.source in BUILT_IN_SOURCES and not folder.exists():
+        return DatasetFacts(str(folder), exists=False)
     try:
         manifest = check_dataset(folder, recipe.data, recipe.model.num_classes)
         for path in islice(image_files(folder), _SAMPLE_FILES):
@@ -67,7 +70,7 @@ def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
                 file.read(_SAMPLE_BYTES)
         stays_cached = missing_cache_clear(recipe, cluster)
     except UserError as error:
-        return DatasetFacts(str(folder), problem=str(error), exists=folder.exists())
+        return DatasetFacts(str(folder), problem=str(error))
     except OSError as error:
         return DatasetFacts(str(folder), problem=f"{error.filename}: {error.strerror}")
     records = manifest.train.records + manifest.eval.records

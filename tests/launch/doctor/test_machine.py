@@ -87,11 +87,13 @@ def test_the_control_group_limits_cores_and_memory(tmp_path: Path) -> None:
     assert facts.memory_limit == f"{tmp_path}/sys/fs/cgroup/job has 0.42 GB"
 
 
-def test_a_missing_data_set_is_a_problem_and_a_synthetic_one_has_no_folder(tmp_path: Path) -> None:
+def test_a_missing_data_set_of_the_user_is_a_problem_and_a_synthetic_one_has_no_folder(tmp_path: Path) -> None:
     recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
-    facts = inspect_dataset(recipe, cluster)
-    assert (facts.exists, facts.folder) == (False, str(tmp_path / "digits"))
-    assert "digits" in str(facts.problem)
+    folder = str(tmp_path / "digits")
+    assert inspect_dataset(recipe, cluster) == DatasetFacts(folder, exists=False), "the first run packs it"
+    own, _ = load_both("digits", None, ["data.source=idx"])
+    facts = inspect_dataset(own, cluster)
+    assert (facts.exists, facts.folder, "digits" in str(facts.problem)) == (True, folder, True)
     synthetic, _ = load_both("digits", None, ["data.source=synthetic"])
     assert inspect_dataset(synthetic, cluster) == DatasetFacts(folder=None)
 

@@ -33,7 +33,7 @@ def _check(
     rows: list[dict[str, Any]], device: str = "gpu", plan: dict[str, Any] | None = PLAN, forecast: Expected = FORECAST
 ) -> dict[str, CheckResult]:
     cluster = CLUSTER.model_copy(update={"device": device})
-    report = ProbeReport(cluster, reports(rows), plan, is_packed_on_demand=False, forecast=[forecast])
+    report = ProbeReport(cluster, reports(rows), plan, forecast=[forecast])
     return {result.topic: result for result in check_step(report)}
 
 
@@ -79,7 +79,7 @@ SIXTEEN = load_cluster("abci-v100", ["cluster.num_nodes=8", "cluster.ranks_per_n
 
 
 def _lines(rows: list[dict[str, Any]], *topics: str) -> list[str]:
-    report = ProbeReport(SIXTEEN, reports(rows), PLAN | {"total_steps": 1340}, is_packed_on_demand=False)
+    report = ProbeReport(SIXTEEN, reports(rows), PLAN | {"total_steps": 1340})
     return [str(result) for result in check_step(report) if result.topic in topics]
 
 

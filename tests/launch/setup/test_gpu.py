@@ -52,7 +52,7 @@ def _doctor_says() -> str:
     # By hand, because an environment without MXNet refuses the name.
     cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"name": "mxnet"})})
     rank = RankFacts(0, 0, 1, "node0", [], machine=inspect_machine(cluster))
-    results = judge(ProbeReport(cluster, [rank], None, is_packed_on_demand=False))
+    results = judge(ProbeReport(cluster, [rank], None))
     (found,) = [replace(result, hosts=()) for result in results if result.topic == "driver"]
     return str(found)
 
