@@ -13,7 +13,7 @@ from launch.doctor.ranking import OWN_PARTS, Ranking, rank_nodes
 from logs.nodes import NodeScore
 
 _LISTED = 8
-"""Most buckets whose times are listed one by one, and most slow nodes."""
+"""Most slow nodes that are listed one by one."""
 
 _SECONDS_FROM = 0.9995
 """Shorter times are told in milliseconds, of which three digits stay below 1000."""
@@ -65,14 +65,17 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
     if hung or len(rows) < report.cluster.world_size:
         names = ", ".join(f"rank {rank.rank} on {rank.host} ({step.part})" for rank, step in hung[:8])
         words = f"{names or 'a rank'} did not finish its part"
-        return [
-            CheckResult("FAIL", "step", words, "see the output above; a rank that waits for others is not the cause")
-        ]
-    results = [_times(rows), *_nodes(report, rows)]
-    if report.cluster.rehearsal is not None:
-        return results  # The memory and the rate are not those of the described machine.
-    results.append(_memory(report, rows))
-    return [*results, *([_forecast(report, rows)] if report.forecast else [])]
+        remedy = "see the output above; a rank that waits for others is not the cause"
+        return [CheckResult("FAIL", "step", words, remedy)]
+    # The ranks of a single node are compared with each other.
+    noun = "node" if len({rank.host for rank, _ in rows}) > 1 else "rank"
+    ranking, *_ = rankings_of(report.ranks, report.times, by_rank=noun == "rank")
+    results = [_times(rows)]
+    if len(rows) > 1:
+        results += [*_nodes(report, ranking, noun, rows), _jitter(ranking, rows)]
+    if report.cluster.rehearsal is None:  # or else memory and rate are not those of the described machine
+        results += [_memory(report, rows), *([_forecast(report, rows)] if report.forecast else [])]
+    return results
 
 
 def _times(rows: _Rows) -> CheckResult:
@@ -83,7 +86,7 @@ def _times(rows: _Rows) -> CheckResult:
         "forward": _ms(seconds["forward"]),
         "backward": _ms(max(0.0, seconds["forward and backward"] - seconds["forward"])),
         "update": _ms(seconds["update"]),
-        "each bucket alone": _buckets(facts.buckets_s),
+        f"{counted(len(facts.buckets_s), 'bucket')} one by one": _ms(sum(facts.buckets_s)),
         "evaluation batch": _ms(seconds["evaluation"]),
         "first batch": _ms(seconds["first batch"]) if "first batch" in seconds else "random, as no data set is there",
         "warm-up": _ms(seconds["warm-up"]),
@@ -91,13 +94,6 @@ def _times(rows: _Rows) -> CheckResult:
     rate = f"{facts.images / seconds['step']:,.1f} images/s on {counted(len(rows), 'rank')}"
     words = "; ".join([f"{_ms(seconds['step'])}, {rate}", *(f"{name} {value}" for name, value in parts.items())])
     return CheckResult("OK", "step", words)
-
-
-def _buckets(times_s: Sequence[float]) -> str:
-    """Return the times of the buckets, in words; of many only the ends."""
-    if len(times_s) <= _LISTED:
-        return ", ".join(map(_ms, times_s))
-    return f"{_ms(min(times_s))} to {_ms(max(times_s))}, all {len(times_s)} together {_ms(sum(times_s))}"
 
 
 def rankings_of(ranks: Sequence[RankFacts], times: int = 1, *, by_rank: bool = False) -> list[Ranking]:
@@ -123,48 +119,34 @@ def samples_of(steps: Sequence[StepFacts]) -> dict[str, np.ndarray]:
     return {part: np.array([step.samples[part] for step in steps]) for part in OWN_PARTS if part in steps[0].samples}
 
 
-def _nodes(report: ProbeReport, rows: _Rows) -> list[CheckResult]:
-    """Name the slow nodes, and tell what waiting for them and for whichever rank is late costs the run.
-
-    The ranks of a single node are compared with each other.
-    """
-    is_alone = len({rank.host for rank, _ in rows}) == 1
-    ranking, noun = rankings_of(report.ranks, report.times, by_rank=is_alone)[0], "rank" if is_alone else "node"
-    if len(ranking.nodes) < 2:  # noqa: PLR2004 (the least that can be compared)
-        return _jitter(ranking, rows)
+def _nodes(report: ProbeReport, ranking: Ranking, noun: str, rows: _Rows) -> list[CheckResult]:
+    """Name the slow nodes, or ranks of a single node, and tell what waiting for them costs the run."""
     worst, many = ranking.nodes[0], len(ranking.nodes)
     slow = [node for node in ranking.nodes if node.is_slow]
     if not slow:
         words = f"none of {many} is slow; the slowest is {worst.host}, {_excess(worst)}"
-        return [CheckResult("OK", f"{noun}s", words), *_jitter(ranking, rows)]
+        return [CheckResult("OK", f"{noun}s", words)]
     saved = f"without {'it' if len(slow) == 1 else 'them'} a step takes {_share(ranking.cost_s, rows)} less"
     if steps := report.plan["total_steps"] if report.plan else 0:
         saved += f", and the planned {steps:,} steps {ranking.cost_s * steps:,.1f} s"
-    more = "--json has the samples of all ranks" if is_alone else "--json has the scores of all"
-    total = CheckResult("WARN", f"{noun}s", f"{len(slow)} of {many} are slow; {saved}", more)
-    where = "" if is_alone else " (rank {})"
-    named = [
-        CheckResult(
-            "WARN", f"slow {noun}", _excess(node) + where.format(ranking.slowest[node.host]), _CARE, (node.host,)
-        )
-        for node in slow[:_LISTED]
-    ]
-    return [total, *named, *_jitter(ranking, rows)]
+    words = f"{len(slow)} of {many} are slow; {saved}"
+    total = CheckResult("WARN", f"{noun}s", words, "--json has the scores of all, and their samples")
+    where = " (rank {})" if noun == "node" else ""
+    named = ((node.host, _excess(node) + where.format(ranking.slowest[node.host])) for node in slow[:_LISTED])
+    return [total, *(CheckResult("WARN", f"slow {noun}", words, _CARE, (host,)) for host, words in named)]
 
 
 def _excess(node: NodeScore) -> str:
     return f"{100 * node.excess:.1f} % longer than the median rank in {node.part}"
 
 
-def _jitter(ranking: Ranking, rows: _Rows) -> list[CheckResult]:
+def _jitter(ranking: Ranking, rows: _Rows) -> CheckResult:
     """Tell what the ranks wait for whichever is late, and how much the time of an allreduce varies."""
-    if len(rows) == 1:
-        return []
     words = f"the ranks wait {_share(ranking.jitter_s, rows)} of a step for whichever is late"
     # The rank that arrives last waits for no other one, so its time is that of the transfer.
     alone = [min(round_s) for round_s in zip(*(step.samples["allreduce"] for _, step in rows), strict=True)]
     ends = f"{_ms(statistics.median(alone))}, from {_ms(min(alone))} to {_ms(max(alone))}"
-    return [CheckResult("OK", "jitter", f"{words}; all buckets alone {ends}, which tells nothing of single ranks")]
+    return CheckResult("OK", "jitter", f"{words}; all buckets alone {ends}, which tells nothing of single ranks")
 
 
 def _share(seconds: float, rows: _Rows) -> str:

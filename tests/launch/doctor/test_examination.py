@@ -53,8 +53,9 @@ class _Ranks:
             host, local = self.hosts[rank // cluster.ranks_per_node], rank % cluster.ranks_per_node
             facts = RankFacts(rank, local, cluster.world_size, host, [0, 1])
             if len(self.hosts) > 1:
-                offsets, loaded = [0.0] * cluster.world_size, {ENGINES[cluster.engine.name].title: {}}
-                facts = replace(facts, bus_bytes_per_s=1e9, clock_offsets_s=offsets, libraries=loaded)
+                libraries: dict[str, Any] = {ENGINES[cluster.engine.name].title: {}}
+                offsets = [0.0] * cluster.world_size
+                facts = replace(facts, bus_bytes_per_s=1e9, clock_offsets_s=offsets, libraries=libraries)
             taken_s = 0.01 * self.slow.get(host, 1.0)
             samples = {part: [taken_s] for part in ("compute", "allreduce", "step")}
             step = StepFacts("step", dict.fromkeys(_PARTS, taken_s), images=64, samples=samples, has_ended=True)

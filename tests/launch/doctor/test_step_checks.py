@@ -41,7 +41,7 @@ def test_a_sound_step_is_told_by_its_parts() -> None:
     results = _check(_rows())
     assert {result.level for result in results.values()} == {"OK"}
     assert results["step"].words == (
-        "50 ms, 3,360.0 images/s on 4 ranks; forward 12 ms; backward 25 ms; update 1 ms; each bucket alone 1 ms, 2 ms; "
+        "50 ms, 3,360.0 images/s on 4 ranks; forward 12 ms; backward 25 ms; update 1 ms; 2 buckets one by one 3 ms; "
         "evaluation batch 6 ms; first batch 400 ms; warm-up 3 s"
     )
     assert results["step memory"].words == "6.90 GB in use by rank 0 on node0, planned 7.00 GB"
@@ -86,7 +86,7 @@ def _lines(rows: list[dict[str, Any]], *topics: str) -> list[str]:
 def test_a_slow_node_is_named_with_what_it_costs_the_run() -> None:
     assert _lines(_sampled(slow=1.1), "nodes", "slow node") == [
         "WARN  nodes: 1 of 8 are slow; without it a step takes 4 ms (8.0 %) less, and the planned 1,340 steps 5.4 s; "
-        "--json has the scores of all",
+        "--json has the scores of all, and their samples",
         "WARN  slow node (node2): 10.0 % longer than the median rank in compute (rank 5); look for other programs, a "
         "throttled GPU, wrong cores or a failing disk there, or leave the host out",
     ]
