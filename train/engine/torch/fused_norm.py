@@ -1,8 +1,8 @@
 """Batch norm, the addition behind it and the ReLU behind both as one operator of PyTorch each way.
 
-``torch.compile`` and CUDA graphs take the operators as they are. On a GPU they are Triton's kernels
-(`train.engine.torch.norm_kernels`), on a CPU PyTorch's operators. Statistics, gamma, beta and everything between input
-and output are float32; output and gradients are rounded once, to the type of the input.
+``torch.compile`` and CUDA graphs take the operators as they are. They are Triton's kernels
+(`train.engine.torch.norm_kernels`); on a CPU, PyTorch's operators compute the same. Statistics, gamma, beta and
+everything between input and output are float32; output and gradients are rounded once, to the type of the input.
 """
 
 from typing import Any
@@ -13,7 +13,6 @@ from torch import Tensor
 from train.engine.torch.compiling import computed_by
 
 _LAYOUT = torch.channels_last
-_OVER_IMAGES = (0, 2, 3)
 
 _NAMES = "resnet_records::batch_norm", "resnet_records::batch_norm_backward"
 _SCHEMAS = (
@@ -24,7 +23,8 @@ _SCHEMAS = (
 for _name, _schema, _kernels in zip(_NAMES, _SCHEMAS, ("forward", "backward"), strict=True):
     # Not torch.library.custom_op, which imports the compiler and takes longer for each call.
     torch.library.define(_name, _schema, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.impl(_name, "cuda", computed_by("norm_kernels", _kernels))
+    # On a CPU, Triton's interpreter computes them in tests.
+    torch.library.impl(_name, ("cuda", "cpu"), computed_by("norm_kernels", _kernels))
 
 
 def batch_norm(
@@ -40,58 +40,20 @@ def batch_norm(
         epsilon: Added to the variance, which is that of the batch itself.
         has_relu: Whether negative outputs become 0.
     """
-    results: tuple[Tensor, Tensor, Tensor] = torch.ops.resnet_records.batch_norm(
-        x, gamma, beta, addend, epsilon, has_relu
-    )
-    return results
-
-
-@torch.library.impl(_NAMES[0], "cpu")
-def _on_cpu(
-    x: Tensor, gamma: Tensor, beta: Tensor, addend: Tensor | None, epsilon: float, has_relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    exact = _exactly(x)
-    variance, mean = torch.var_mean(exact, _OVER_IMAGES, correction=0)
+    if x.device.type != "cpu":
+        results: tuple[Tensor, Tensor, Tensor] = torch.ops.resnet_records.batch_norm(
+            x, gamma, beta, addend, epsilon, has_relu
+        )
+        return results
+    exact = x.float()
+    variance, mean = torch.var_mean(exact, (0, 2, 3), correction=0)
     inverse_std = (variance + epsilon).rsqrt()
-    output = _normalised(x, mean, inverse_std, gamma, beta)
+    center, scale, shift = (each[:, None, None] for each in (mean, inverse_std * gamma, beta))
+    output = (exact - center) * scale + shift
     if addend is not None:
-        output += addend
-    if has_relu:
-        output.relu_()
-    return output.to(x.dtype, memory_format=_LAYOUT, copy=True), mean, inverse_std
-
-
-@torch.library.impl(_NAMES[1], "cpu")
-def _backward_on_cpu(
-    gradient: Tensor, x: Tensor, output: Tensor | None, gamma: Tensor, beta: Tensor, mean: Tensor, inverse_std: Tensor,
-    has_relu: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of input, gamma, beta and, if ``output`` is given, addend; otherwise an empty tensor."""
-    passed = _exactly(gradient)
-    if has_relu:
-        if output is None:
-            output_again = _normalised(x, mean, inverse_std, gamma, beta).to(x.dtype)
-        passed = passed.masked_fill((output_again if output is None else output) <= 0, 0)
-    normalised = (_exactly(x) - _per_channel(mean)) * _per_channel(inverse_std)
-    of_gamma, of_beta = (passed * normalised).sum(_OVER_IMAGES), passed.sum(_OVER_IMAGES)
-    num_rows = x.numel() // x.shape[1]
-    changed = passed - _per_channel(of_beta / num_rows) - normalised * _per_channel(of_gamma / num_rows)
-    of_x = (changed * _per_channel(gamma * inverse_std)).to(x.dtype, memory_format=_LAYOUT, copy=True)
-    of_addend = x.new_empty(0) if output is None else passed.to(x.dtype, memory_format=_LAYOUT, copy=True)
-    return of_x, of_gamma, of_beta, of_addend
-
-
-def _exactly(values: Tensor) -> Tensor:
-    """Return values in float32, or in float64 where they are that."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-def _per_channel(values: Tensor) -> Tensor:
-    return values[None, :, None, None]
-
-
-def _normalised(x: Tensor, mean: Tensor, inverse_std: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    return (_exactly(x) - _per_channel(mean)) * _per_channel(inverse_std * gamma) + _per_channel(beta)
+        output = output + addend
+    output = (output.relu() if has_relu else output).to(x.dtype, memory_format=_LAYOUT)
+    return output, mean.detach(), inverse_std.detach()
 
 
 @torch.library.register_fake(_NAMES[0])

@@ -17,7 +17,7 @@ _TILE = 4096
 _MOST_COLUMNS = 64
 """Columns of a tile: 128 bytes of a row in 16 bits, which a GPU reads at once."""
 _WARPS = 8
-_PROGRAMS = 1024
+PROGRAMS = 1024
 """Programs that sum: about eight for each multiprocessor of an H100. More would only make more parts to sum."""
 _PARTS, _FEW_COLUMNS = 64, 16
 """Tile of the sums of parts."""
@@ -196,13 +196,13 @@ def _apply_gradients(
 
 
 class _Division:
-    """How rows and columns are divided among programs; about ``programs`` of them sum."""
+    """How rows and columns are divided among programs; about `PROGRAMS` of them sum."""
 
-    def __init__(self, x: Any, programs: int) -> None:
+    def __init__(self, x: Any) -> None:
         channels = x.shape[1]
         rows, columns = x.numel() // channels, min(_MOST_COLUMNS, triton.next_power_of_2(channels))
         tiles, strips = triton.cdiv(rows, _TILE // columns), triton.cdiv(channels, columns)
-        chunk = triton.cdiv(tiles, max(1, programs // strips)) * (_TILE // columns)
+        chunk = triton.cdiv(tiles, max(1, PROGRAMS // strips)) * (_TILE // columns)
         parts = triton.cdiv(rows, chunk)
         self.matrix, self.chunks, self.parts = (rows, channels), (rows, channels, chunk), (rows, channels, parts, chunk)
         self.shape_of_parts = (2, parts, channels)
@@ -217,12 +217,11 @@ def _channels_last(values: Tensor) -> Tensor:
 
 
 def forward(
-    x: Tensor, gamma: Tensor, beta: Tensor, addend: Tensor | None, epsilon: float, has_relu: bool,
-    programs: int = _PROGRAMS,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor, gamma: Tensor, beta: Tensor, addend: Tensor | None, epsilon: float, has_relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `train.engine.torch.fused_norm.batch_norm`."""
     x, addend = _channels_last(x), None if addend is None else _channels_last(addend)
-    divided = _Division(x, programs)
+    divided = _Division(x)
     parts = torch.empty(divided.shape_of_parts, device=x.device)
     _sum_moments[divided.per_part](x, *parts, *divided.chunks, **divided.tile)
     mean, inverse_std = torch.empty_like(gamma), torch.empty_like(gamma)
@@ -236,14 +235,14 @@ def forward(
 
 def backward(
     gradient: Tensor, x: Tensor, output: Tensor | None, gamma: Tensor, beta: Tensor, mean: Tensor, inverse_std: Tensor,
-    has_relu: bool, programs: int = _PROGRAMS,
+    has_relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of input, gamma, beta and, if ``output`` is given, addend; otherwise an empty tensor.
 
     ``output`` is what `forward` returned, if a ReLU followed an addition. Without an addition, it is computed again.
     """
     gradient, x = _channels_last(gradient), _channels_last(x)
-    divided, norm = _Division(x, programs), (gamma, beta, mean, inverse_std)
+    divided, norm = _Division(x), (gamma, beta, mean, inverse_std)
     of_addend = None if output is None else torch.empty_like(x)
     parts = torch.empty(divided.shape_of_parts, device=x.device)
     _sum_gradients[divided.per_part](

@@ -1,6 +1,7 @@
 """``python -m tests.train.engine.torch.kernel_program update|norm DEVICE FOLDER``: what kernels leave, in files.
 
-With ``launches ARCHITECTURE TYPE ...`` it compiles the kernels of batch norm for a GPU, see `launches`.
+With ``launches ARCHITECTURE TYPE ...`` it compiles the kernels of batch norm for a GPU, see `launches`; with ``check``,
+see `check`.
 
 A process of its own, because Triton decides at its import whether it interprets kernels (TRITON_INTERPRET=1).
 """
@@ -155,21 +156,36 @@ NORMS = [
 
 
 def norm(case: Norm, device: str) -> dict[str, Any]:
-    """Return what the kernels leave of a case."""
-    from train.engine.torch import norm_kernels
+    """Return what the kernels leave of a case, by the operator and its registered gradient."""
+    import torch
 
-    place = "cuda" if device == "gpu" else device
+    from train.engine.torch import fused_norm, norm_kernels  # noqa: F401 (registers the operator)
+
+    norm_kernels.PROGRAMS = case.programs
+    return differentiated(case, torch.ops.resnet_records.batch_norm, "cuda" if device == "gpu" else device)
+
+
+def check() -> None:
+    """Let PyTorch examine the operator as one of its own."""
+    import torch
+
+    from train.engine.torch import fused_norm  # noqa: F401 (registers it)
+
+    of = Norm("float32", 8, 2, 3, True, True).inputs()
+    given = [of[each].requires_grad_() for each in ("x", "gamma", "beta", "addend")]
+    torch.library.opcheck(torch.ops.resnet_records.batch_norm.default, (*given, EPSILON, True))
+
+
+def differentiated(case: Norm, operator: Callable[..., Any], place: str = "cpu") -> dict[str, np.ndarray]:
+    """Return the results of an operator, and the gradients of its tensors."""
     of = {name: None if each is None else each.to(place) for name, each in case.inputs().items()}
-    output, mean, inverse_std = norm_kernels.forward(
-        of["x"], of["gamma"], of["beta"], of["addend"], EPSILON, case.has_relu, case.programs
-    )
-    kept = output if case.has_addend and case.has_relu else None
-    gradients = norm_kernels.backward(
-        of["gradient"], of["x"], kept, of["gamma"], of["beta"], mean, inverse_std, case.has_relu, case.programs
-    )
-    names = "output", "mean", "inverse_std", "of_x", "of_gamma", "of_beta", "of_addend"
-    found = zip(names, (output, mean, inverse_std, *gradients), strict=True)
-    return {name: _host(each) for name, each in found if each.numel()}
+    gradient = of.pop("gradient")
+    leaves = {name: of[name].requires_grad_() for name in ("x", "gamma", "beta", "addend") if of[name] is not None}
+    output, mean, inverse_std = operator(**{**of, **leaves}, epsilon=EPSILON, has_relu=case.has_relu)
+    output.backward(gradient)
+    found = {"output": output, "mean": mean, "inverse_std": inverse_std}
+    found |= {f"of_{name}": leaf.grad for name, leaf in leaves.items()}
+    return {name: _host(each) for name, each in found.items()}
 
 
 def launches(architecture: int, *kinds: str) -> list[dict[str, Any]]:
@@ -247,6 +263,8 @@ if __name__ == "__main__":
     program, *words = sys.argv[1:]
     if program == "launches":
         sys.stdout.write(json.dumps(launches(int(words[0]), *words[1:])))
+    elif program == "check":
+        check()
     else:
         programs: dict[str, Any] = {"update": (update, UPDATES), "norm": (norm, NORMS)}
         compute, cases = programs[program]
