@@ -8,28 +8,11 @@ engine has no graphs, as on a CPU, the same work is queued anew in each step.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch, TrainingSource
 from train.engine.protocol import Array, Engine, FixedOptimizer, TrainableNetwork, Work
 from train.step import Step, StepArrays, reduce_all
-
-
-class _Parts(NamedTuple):
-    """The captured parts of a step on images of one size.
-
-    Attributes:
-        batch: The fixed arrays of a micro-batch.
-        earlier: Forward and backward of a micro-batch that others follow.
-        last: Forward and backward of the last one; with the allreduces inside, the rest of the step, too.
-        update: The update; nothing if ``last`` has it.
-    """
-
-    batch: TrainingBatch
-    earlier: Work
-    last: Work
-    update: Work
 
 
 @dataclass(kw_only=True)
@@ -54,15 +37,20 @@ class StaticStep(Step):
         # Made before the capture: a graph that made them would set them to 0 in every replay.
         self._zero, *results = (self.engine.zeros((1,)) for _ in ("zero", *StepArrays._fields))
         self._arrays = StepArrays(*results)
-        self._parts = {batch.images.shape: self._capture(batch) for batch in self.batches}
+        self._captured = {batch.images.shape: (batch, *self._capture(batch)) for batch in self.batches}
+        self._captured_update = None if self.has_sums else self.engine.capture(self._update)
 
-    def _capture(self, batch: TrainingBatch) -> _Parts:
+    def _capture(self, batch: TrainingBatch) -> tuple[Work, Work]:
+        """Return forward and backward of a micro-batch that others follow, and of the last one of a step.
+
+        With the allreduces inside, the last one also has the rest of the step.
+        """
         capture, compute = self.engine.capture, partial(self._compute, batch)
         if self.has_sums:
-            earlier = capture(compute) if self.accumulation_steps > 1 else _nothing
-            return _Parts(batch, earlier, capture(partial(self._compute_and_update, batch)), _nothing)
+            last = capture(partial(self._compute_and_update, batch))
+            return capture(compute) if self.accumulation_steps > 1 else last, last
         each = capture(compute)
-        return _Parts(batch, each, each, capture(self._update))
+        return each, each
 
     def _compute(self, batch: TrainingBatch) -> None:
         self._add_loss(batch)
@@ -95,13 +83,13 @@ class StaticStep(Step):
             self.network.zero_gradients()
         for number in range(self.accumulation_steps):
             images, labels = self._next_batch(step, number, source)
-            parts = self._parts[images.shape]
-            engine.overwrite(parts.batch.images, images)
-            engine.overwrite(parts.batch.labels, labels)
-            (parts.last if number + 1 == self.accumulation_steps else parts.earlier)()
-        if not self.has_sums:
+            batch, earlier, last = self._captured[images.shape]
+            engine.overwrite(batch.images, images)
+            engine.overwrite(batch.labels, labels)
+            (last if number + 1 == self.accumulation_steps else earlier)()
+        if self._captured_update is not None:
             self._sum(step)
-            parts.update()
+            self._captured_update()
         taken = StepArrays(*map(engine.copy, arrays))
         self._finish(step, taken)
         return taken
@@ -135,7 +123,3 @@ class StaticInference:
         self._engine.overwrite(self._images, images)
         self._replay()
         return self._engine.copy(self._logits)
-
-
-def _nothing() -> None:
-    """Queue nothing."""
