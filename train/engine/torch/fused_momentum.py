@@ -57,7 +57,7 @@ class FusedMomentum(MomentumOptimizer):
             own = memory if any(place >= 0 for *_, place in rows) else None
             self._launches.append((piece.masters, *piece.moments, own, piece.gradients, chunks, vector))
 
-    def _move(self, numbers: Tensor) -> None:
+    def _move_all(self, numbers: Tensor) -> None:
         for launch in self._launches:
             torch.ops.resnet_records.momentum_update(
                 *launch, self._rates, self._decay_rates, numbers, self._rescale, self.config.is_decoupled

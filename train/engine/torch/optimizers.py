@@ -204,9 +204,9 @@ class MomentumOptimizer(_Optimizer):
             tensors = numbers, self._rates, self._decay_rates
             self._host("momentum", *tensors, scale=-self._rescale, is_decoupled=self.config.is_decoupled)
         else:
-            self._move(numbers)
+            self._move_all(numbers)
 
-    def _move(self, numbers: Any) -> None:
+    def _move_all(self, numbers: Any) -> None:
         """Queue the update by operators, or by a kernel of a subclass."""
         momentum, share = numbers[1], numbers[3]
         for piece in self._pieces:

@@ -178,10 +178,10 @@ def check() -> None:
 
 def differentiated(case: Norm, operator: Callable[..., Any], place: str = "cpu") -> dict[str, np.ndarray]:
     """Return the results of an operator, and the gradients of its tensors."""
-    of = {name: None if each is None else each.to(place) for name, each in case.inputs().items()}
-    gradient = of.pop("gradient")
-    leaves = {name: of[name].requires_grad_() for name in ("x", "gamma", "beta", "addend") if of[name] is not None}
-    output, mean, inverse_std = operator(**{**of, **leaves}, epsilon=EPSILON, has_relu=case.has_relu)
+    leaves = {name: each.to(place) for name, each in case.inputs().items() if each is not None}
+    gradient = leaves.pop("gradient")
+    of = {"addend": None} | {name: each.requires_grad_() for name, each in leaves.items()}
+    output, mean, inverse_std = operator(**of, epsilon=EPSILON, has_relu=case.has_relu)
     output.backward(gradient)
     found = {"output": output, "mean": mean, "inverse_std": inverse_std}
     found |= {f"of_{name}": leaf.grad for name, leaf in leaves.items()}
