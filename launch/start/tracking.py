@@ -4,10 +4,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from configs.errors import UserError
 from configs.programs import Program, command_of
 from launch.start.launcher_signals import signal_groups
 from logs.folder import RunFolder
@@ -35,33 +34,22 @@ def tracked(folder: RunFolder, names: Sequence[str], patience_s: float = PATIENC
         yield
     finally:
         for _, process in started:
-            _tell(process, folder)
+            assert process.stdin is not None
+            process.stdin.close()
         for name, process in started:
             _end(folder, name, process, patience_s)
 
 
-def _start(folder: Path, name: str) -> "subprocess.Popen[str]":
+def _start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
     # A session of its own: Ctrl-C on the terminal is for the ranks, and what they still report is to be sent.
     with (folder / FOLDER / f"{name}.log").open("a", encoding="utf-8") as log:
         return subprocess.Popen(
-            command_of(Program.TRACKER, str(folder.absolute()), name), text=True, stdin=subprocess.PIPE, stdout=log,
+            command_of(Program.TRACKER, str(folder.absolute()), name), stdin=subprocess.PIPE, stdout=log,
             stderr=log, start_new_session=True,
         )  # fmt: skip
 
 
-def _tell(process: "subprocess.Popen[str]", folder: RunFolder) -> None:
-    assert process.stdin is not None
-    words = ""
-    with suppress(UserError):  # A run that was killed has no summary yet.
-        words = "success\n" if folder.summary().status == "success" else "failure\n"
-    with suppress(OSError):  # The tracker's process may have ended.
-        process.stdin.write(words)
-        process.stdin.flush()
-    with suppress(OSError):
-        process.stdin.close()
-
-
-def _end(folder: RunFolder, name: str, process: "subprocess.Popen[str]", patience_s: float) -> None:
+def _end(folder: RunFolder, name: str, process: "subprocess.Popen[bytes]", patience_s: float) -> None:
     log = folder / FOLDER / f"{name}.log"
     try:
         status = process.wait(patience_s)

@@ -5,22 +5,27 @@ It ends when its standard input does, which happens also if the launcher is kill
 
 import select
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from configs.arguments import exit_status
+from configs.errors import UserError
 
 _PAUSE_S = 1.0
 
 
 def _follow(run_folder: Path, name: str) -> int:
+    from logs.folder import RunFolder  # noqa: PLC0415
     from logs.track.follow import Sender, follow  # noqa: PLC0415 (what is slow comes after the arguments)
     from logs.track.trackers import open_tracker, require_installed  # noqa: PLC0415
 
     require_installed([name])
     sender = Sender(run_folder, name, open_tracker(name, run_folder))
-    # The launcher says how the attempt ended, or is gone.
     follow(run_folder, sender, lambda: not select.select([sys.stdin], [], [], _PAUSE_S)[0])
-    sender.close({"success": True, "failure": False}.get(sys.stdin.readline().strip()))
+    status = None
+    with suppress(UserError):  # A run that was killed has no summary yet.
+        status = RunFolder(run_folder).summary().status
+    sender.close(None if status is None else status == "success")
     return 0
 
 
