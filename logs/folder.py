@@ -11,7 +11,7 @@ from typing import Any, Literal
 from configs.arguments import short_path
 from configs.errors import UserError
 from configs.load import dump, load_run, parse_yaml, resolve_path
-from configs.reading import entries, exists, in_the_way, is_file, is_folder
+from configs.reading import entries, exists, is_file, is_folder
 from configs.resume_check import leaves
 from configs.schema import Cluster, Recipe
 from logs.attempts import Attempts
@@ -196,12 +196,7 @@ class RunFolder:
         """
         self.require_free()
         with explain_disk_errors(self.path):
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError:
-                if words := in_the_way(self.path):
-                    raise UserError(f"{self}: cannot be created, because {words}; give another folder") from None
-                raise
+            self.path.mkdir(parents=True, exist_ok=True)
 
     @property
     def is_begun(self) -> bool:

@@ -131,11 +131,6 @@ class JobSpec:
         }
         return [word.format(**numbers) for word in self.cluster.scheduler.resources]
 
-    @property
-    def requests(self) -> list[str]:
-        """The values of ``scheduler.resources`` that Grid Engine takes for requests, without their ``-l``."""
-        return [word.removeprefix("-l ") for word in self.resources if word[:1] != "-" or word.startswith("-l ")]
-
     def asks_for(self, *options: str) -> bool:
         """Return whether ``scheduler.resources`` has an option that begins with one of ``options``."""
         return any(word.startswith(options) for word in self.resources)

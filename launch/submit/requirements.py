@@ -94,7 +94,8 @@ def _require_container(spec: JobSpec) -> None:
 def _require_gpu_request(spec: JobSpec) -> None:
     """Raise if a job of Grid Engine asks for no GPU. The other schedulers have an option for it, which scripts use."""
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
-    if scheduler.kind == "gridengine" and cluster.device == "gpu" and not (spec.requests or scheduler.queue):
+    asks = scheduler.queue or any(word[:1] != "-" or word.startswith("-l ") for word in spec.resources)
+    if scheduler.kind == "gridengine" and cluster.device == "gpu" and not asks:
         allowed = "the site's request for the GPUs of a node, for example [gpu=8] or [rt_F={num_nodes}]"
         remedy = "each site has its own: see qconf -sc; or name a queue of GPU nodes in cluster.scheduler.queue"
         raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)
@@ -128,12 +129,8 @@ def _require_train_job(spec: JobSpec) -> None:
             raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)
         return
     # Each node runs a torchrun, which knows neither the next run nor whether the ranks are to start again.
-    for key, value in (("max_restarts", scheduler.max_restarts), ("spare_nodes", scheduler.spare_nodes)):
-        if value:
-            allowed = "0 with torchrun in a TrainJob"
-            raise ConfigError(f"cluster.scheduler.{key}", value, allowed, "or use launcher: mpirun")
-    if len(spec.run_folders) > 1:
+    if scheduler.max_restarts or scheduler.spare_nodes or len(spec.run_folders) > 1:
         raise UserError(
-            f"--repeat: got {len(spec.run_folders)}, allowed: 1 with torchrun in a TrainJob; submit several jobs, or "
-            "use launcher: mpirun"
+            f"cluster.scheduler: got max_restarts: {scheduler.max_restarts}, spare_nodes: {scheduler.spare_nodes} and "
+            f"--repeat {len(spec.run_folders)}, allowed: 0, 0 and 1 with torchrun in a TrainJob; use launcher: mpirun"
         )

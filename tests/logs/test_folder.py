@@ -23,17 +23,16 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path)
     file = tmp_path / "kept"
     file.write_text("a record")
     new = "exists already, and a run needs a new or empty folder; give another folder, or remove this one"
-    below = f"cannot be created, because {file} is a file; give another folder"
     gone, circle = tmp_path / "gone", tmp_path / "circle"
     gone.symlink_to("nowhere")
     circle.symlink_to("circle")
-    odd = "cannot be created, because {} is a link that leads to no folder; give another folder"
-    refused = {tmp_path: new, file: new, file / "run": below, file / "deep" / "run": below}
-    refused |= {path: odd.format(link) for link in (gone, circle) for path in (link, link / "run")}
+    refused = dict.fromkeys((tmp_path, file), new)
+    below = (file / "run", file / "deep" / "run", gone, gone / "run", circle, circle / "run")
+    refused |= dict.fromkeys(below, "cannot be written: ")
     for path, words in refused.items():
         with pytest.raises(UserError) as caught:
             RunFolder(path).make()
-        assert str(caught.value) == f"{path}: {words}"
+        assert str(caught.value).startswith(f"{path}: {words}")
     assert file.read_text() == "a record"
 
 

@@ -13,7 +13,7 @@ from tests.launch.study.rows import scaling_row
 from tests.logs import samples
 
 
-def _bars(figure: Captioned) -> dict[str, tuple[float, float, int, str]]:
+def _bars(figure: Captioned) -> dict[str, tuple[float, float, int]]:
     """Return of each bar of one stretch where the stretch begins and ends, its colour and its tooltip."""
     assert isinstance(figure.chart, BarChart)
     return {bar.label: (each.begin, each.end, each.number) for bar in figure.chart.bars for each in bar.stretches}
