@@ -41,12 +41,9 @@ def _check(*, paths: list[Path], ruleset: str | None, division: str | None) -> i
     # Imported here, as in the other verbs, so that --help works before anything is installed.
     from logs.folder import CONFIG_FILE, VERDICT_FILE
     from logs.judge.compliance import find_logs, judge_all, keep_verdicts
-    from logs.judge.evidence import impossible_times, judge_run
-    from logs.read.files import regular_file
-    from logs.read.parse import parse_log
+    from logs.judge.evidence import judge_run
 
-    given = {regular_file(path): path for path in paths}
-    found = {path: find_logs(path, ruleset) for path in given}
+    found = {path: find_logs(path, ruleset) for path in paths}
     pairs = [pair for logs in found.values() for pair in logs]
     verdicts = dict(zip(pairs, judge_all(pairs, division), strict=True))
     has_failed = False
@@ -63,16 +60,12 @@ def _check(*, paths: list[Path], ruleset: str | None, division: str | None) -> i
             # Why the log of a run that did not come to its end is incomplete, its own line says.
             lines = () if run is not None and not run.passed and not counts else verdict.messages
             passed = True if verdict.passed else False if counts else None
-            _print_verdict(passed, verdict.ruleset, given.get(log, log), *lines)
+            _print_verdict(passed, verdict.ruleset, log, *lines)
             has_failed |= counts and not verdict.passed
         # Other people's run folders may be read-only; the verdict is then only printed.
         is_own = (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK) and not (path / VERDICT_FILE).is_dir()
         if is_own and ruleset is None and division is None:
             keep_verdicts(path, [(pair[0], verdicts[pair]) for pair in logs])
-    for log in dict.fromkeys(log for log, _ in pairs):
-        if words := impossible_times(parse_log(log)):
-            _print_verdict(False, "times", given.get(log, log), words)
-            has_failed = True
     return int(has_failed)
 
 
@@ -156,7 +149,8 @@ def _package_parser() -> Parser:
     words = "Write an MLPerf submission tree from five runs of one recipe, and judge it with the official tools. "
     parser = Parser(prog="./run.sh package", description=words + RETIRED)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="five run folders of one recipe")
-    parser.add_argument("--org", metavar="NAME", help="name of the submitter, after which the tree is named")
+    words = "name of the submitter, after which the tree is named"
+    parser.add_argument("--org", required=True, metavar="NAME", help=words)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the tree (default: runs/packages)")
     words = "YAML or JSON file with fields of the system description"
     parser.add_argument("--system-file", type=Path, metavar="FILE", help=words)

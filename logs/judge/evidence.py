@@ -102,17 +102,6 @@ def is_own(folder: Path) -> bool:
     return any(os.path.lexists(folder / name) for name in (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE))
 
 
-def impossible_times(record: RunRecord) -> str:
-    """Return what is wrong with the times of a log that has ended, in words; empty if they can be true."""
-    if record.status is None:
-        return ""
-    if record.began_s is None or record.began_s <= 0:
-        return "run_start is missing, or is before 1970"
-    if record.time_to_train_s is None:
-        return "run_stop is earlier than run_start, or has no time"
-    return "" if record.time_to_train_s != 0 else "run_stop is at the time of run_start"
-
-
 def _readers() -> dict[str, Callable[[Path], object]]:
     """Return the files of a run, and what reads each of them or raises a `UserError`."""
     return {

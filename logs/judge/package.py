@@ -60,7 +60,7 @@ class _Run(NamedTuple):
 def package(
     runs: Sequence[Path],
     *,
-    org: str | None,
+    org: str,
     out: Path | None,
     system_file: Path | None,
     field: Sequence[str],
@@ -79,8 +79,6 @@ def package(
             their target, or have files that contradict each other; if fields of the system description are unknown,
             the tree exists, or the disk is full.
     """
-    if org is None:
-        raise UserError("--org: got nothing, allowed: the submitter's name; give --org NAME")
     fields, tree = read_fields(system_file, field), (out or ROOT / "runs" / "packages") / org
     if not _NAME.fullmatch(org):
         raise UserError(
@@ -199,7 +197,9 @@ def _copy_code(destination: Path, states: Sequence[Mapping[str, Any]]) -> tuple[
         states: What each run has recorded of its checkout.
     """
     commits = {str(state.get("commit")) for state in states}
-    commit = min(commits) if len(commits) == 1 and re.fullmatch(r"[0-9a-f]{40,64}", min(commits)) else "HEAD"
+    commit = min(commits)
+    if len(commits) > 1 or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
+        return False, "the runs recorded no common commit; the tree contains no code"
     done = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip()
@@ -213,8 +213,6 @@ def _copy_code(destination: Path, states: Sequence[Mapping[str, Any]]) -> tuple[
         )  # Python 3.10 and 3.11 got it in a later patch.
         archive.extractall(destination, [each for each in archive if each not in refused])
     diffs = {state.get("diff_sha256") for state in states}
-    if commit == "HEAD":
-        return False, "the runs recorded no common commit; the tree contains HEAD"
     if diffs == {None}:
         return True, f"the tracked files of commit {commit[:12]}"
     if len(diffs) > 1 or not states[0].get("diff"):

@@ -1,13 +1,6 @@
-"""Finds the logs that a user means: a file, a pipe, a run folder, or a folder of other submitters' logs."""
+"""Finds the logs of a run folder, or of a folder of other submitters' logs."""
 
-import atexit
-import shutil
-import sys
-import tempfile
-from contextlib import nullcontext
 from pathlib import Path
-
-from configs.errors import UserError
 
 NO_EVENT = "no line of an MLPerf log (:::ML) is in it; give the log of a run, as plain text"
 """What is said of a file for which `has_event` is False."""
@@ -15,8 +8,6 @@ NO_EVENT = "no line of an MLPerf log (:::ML) is in it; give the log of a run, as
 _TOKEN = b":::ML"
 _READ_BYTES = 1 << 20
 _MOST_FILES = 1000
-_MOST_BYTES = 1 << 30
-"""More than any log has; the official checker keeps a whole log in memory."""
 
 
 def logs_in(folder: Path) -> list[Path]:
@@ -34,30 +25,3 @@ def has_event(path: Path) -> bool:
             return _TOKEN in file.read(_READ_BYTES)
     except OSError:
         return False
-
-
-def regular_file(path: Path) -> Path:
-    """Return ``path``; for ``-``, a pipe or another stream, a regular file with what the stream holds.
-
-    A log is read several times: by the parser, by the checker, and for its digest.
-
-    Raises:
-        UserError: If the stream cannot be read or has no event, or if the file is larger than any log.
-    """
-    is_stdin = str(path) == "-"
-    file = path
-    if is_stdin or path.is_fifo() or path.is_char_device():
-        folder = Path(tempfile.mkdtemp())
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        file = folder / ("stdin" if is_stdin else path.name)
-        try:
-            with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as source, file.open("wb") as target:
-                while (chunk := source.read(_READ_BYTES)) and target.tell() <= _MOST_BYTES:  # /dev/zero has no end
-                    target.write(chunk)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror}); give a log") from None
-        if not has_event(file):
-            raise UserError(f"{path}: {NO_EVENT}")
-    if file.is_file() and file.stat().st_size > _MOST_BYTES:
-        raise UserError(f"{path}: is larger than {_MOST_BYTES:,} bytes; give the log of a run")
-    return file

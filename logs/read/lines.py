@@ -6,6 +6,7 @@ of another rank, and values that are not JSON. A record that cannot be read is c
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _DECODER = json.JSONDecoder()
 _SHORT = 200
 _LINE_BYTES = 1 << 20
 """A longer line is read in pieces, so that a file without line ends does not fill the memory."""
+_MOST_BYTES = 1 << 30
+"""More than any log has; the official checker keeps a whole log in memory."""
 _EPOCH_2015_S = 1.42e9
 """Earlier times are placeholders: some submitters add their name to the log with time 0."""
 
@@ -78,10 +81,12 @@ def read_events(path: Path) -> Iterator[Event | None]:
     At most 1 MiB of the file is in memory at a time.
 
     Raises:
-        UserError: If the file cannot be read.
+        UserError: If the file cannot be read, or is larger than any log.
     """
     try:
         with patiently(path, lambda: path.open("rb")) as file:
+            if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+                raise UserError(f"{path}: is larger than {_MOST_BYTES:,} bytes; give the log of a run")
             while line := file.readline(_LINE_BYTES):
                 if b":::ML" in line:
                     yield from parse_text(line.decode("utf-8", errors="replace"))

@@ -13,7 +13,7 @@ from configs.errors import UserError
 from configs.reading import file_of
 from logs.disk import explain_disk_errors, require_replaceable, write_text
 from logs.judge.evidence import is_own
-from logs.read.files import logs_in, regular_file
+from logs.read.files import logs_in
 from logs.read.lines import to_number
 from logs.show.chart import LineChart
 from logs.show.drawing import save_charts
@@ -47,22 +47,19 @@ def report(
         UserError: If there is no such run or log, or nothing in it to draw, or the file cannot be written.
     """
     folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()
-    page = out or folder / "report.html"
-    for option, file in (
-        ("--plot", plot),
-        ("--csv", csv),
-        ("--out", None if json or plot or csv else page),
-    ):
-        if file is not None:
-            found = file_of(file)
-            is_in_run = any(found.parent == file_of(path) for path in paths) and found.suffix.lower() not in _OUTPUTS
-            require_replaceable(option, file, [*paths, file] if is_in_run else paths)
+    option, file = "--out", out or folder / "report.html"
+    if plot or csv:
+        option, file = ("--plot", plot) if plot else ("--csv", csv or file)
+    if not json:
+        found = file_of(file)
+        is_in_run = any(found.parent == file_of(path) for path in paths) and found.suffix.lower() not in _OUTPUTS
+        require_replaceable(option, file, [*paths, file] if is_in_run else paths)
     runs = _gather_all(paths)
     if json:
         return _as_json(runs)
     if plot:
         return _draw(runs, plot)
-    file, text = (csv, _as_csv(runs)) if csv else (page, render(runs))
+    text = _as_csv(runs) if csv else render(runs)
     with explain_disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
@@ -116,7 +113,7 @@ def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
     runs, refused = list[ReportedRun](), list[NoRun]()
     given = dict[Path, Path]()
     for path in paths:
-        given.setdefault(file_of(path), regular_file(path))
+        given.setdefault(file_of(path), path)
     for path in given.values():
         are_others = path.is_dir() and not is_own(path)
         for file in (logs_in(path) if are_others else []) or [path]:

@@ -11,7 +11,6 @@ from configs.arguments import counted, short_path
 from configs.registry import ENGINES, INVENTED_SOURCES
 from logs.environment import machine_in_words
 from logs.judge.compliance import Verdict
-from logs.judge.evidence import impossible_times
 from logs.judge.official import RULESET
 from logs.judge.unverified import RETIRED, TERM, footnote
 from logs.show.reported_run import ReportedRun
@@ -22,8 +21,6 @@ _REHEARSED = "This run is a rehearsal, not a result: ranks slept instead of comp
 _MOST_STRETCHES = 5
 """Parts of a run with a slow rank that a page names."""
 _COMMIT_DIGITS = 12
-_ALSO_SETTINGS = ("Recipe", "Network", "Data", "Engine")
-"""Facts that follow from settings, which the table of several runs has anyway."""
 
 
 def heading(runs: Sequence[ReportedRun]) -> str:
@@ -43,18 +40,13 @@ def place_of(run: ReportedRun) -> str:
 
 
 def common_and_differing(runs: Sequence[ReportedRun]) -> tuple[dict[str, str], dict[str, list[str | None]]]:
-    """Return the facts that all runs share, and the facts in which they differ with the value of each run.
-
-    Of several runs, what differs in a setting is left to the table of settings.
-    """
-    are_ours = ["recipe.name" in run.settings for run in runs]
-    told = [_configured(run) if is_ours else _logged(run) for run, is_ours in zip(runs, are_ours, strict=True)]
+    """Return the facts that all runs share, and the facts in which they differ with the value of each run."""
+    told = [_configured(run) if "recipe.name" in run.settings else _logged(run) for run in runs]
     facts = [{name: value for name, value in each if value} for each in told]
     names = list(dict.fromkeys(name for each in facts for name in each))
     values = {name: [each.get(name) for each in facts] for name in names}
     shared = {name: found[0] for name, found in values.items() if found[0] and len(set(found)) == 1}
-    left_out = {*shared, *(_ALSO_SETTINGS if all(are_ours) else ())}
-    return shared, {name: found for name, found in values.items() if name not in left_out}
+    return shared, {name: found for name, found in values.items() if name not in shared}
 
 
 def _configured(run: ReportedRun) -> Iterator[tuple[str, str]]:
@@ -101,7 +93,8 @@ def lead(runs: Sequence[ReportedRun]) -> Markup:
     reached = [run for run in runs if state_of(run)[1]]
     times = sorted(run.record.time_to_train_s for run in reached if run.record.time_to_train_s)
     if not times:
-        return Markup("No run has succeeded: {}.").format(", ".join(dict.fromkeys(state_of(run)[0] for run in runs)))
+        words = "No success has its time in the log" if reached else "No run has succeeded"
+        return Markup("{}: {}.").format(words, ", ".join(dict.fromkeys(state_of(run)[0] for run in runs)))
     if len(runs) > 1:
         sentence = Markup("{} of {} runs succeeded, the fastest after {}, the slowest after {}.")
         return sentence.format(len(reached), len(runs), *(_score(end, reached) for end in (times[0], times[-1])))
@@ -154,8 +147,6 @@ def _was_stopped(run: ReportedRun) -> bool:
 
 def _doubt(run: ReportedRun, status: str) -> str:
     """Return why a run is not what its status says, in a word or two; empty if nothing speaks against it."""
-    if impossible_times(run.record):
-        return "impossible times"
     reached, is_success = run.record.final_accuracy, status == "success" and run.record.is_of_images
     # The quality of other benchmarks may be a loss or an error rate, of which less is better.
     if is_success and run.target is not None and reached is not None and reached < run.target:
@@ -172,8 +163,6 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"The run ended early: {failure}.")
     if run.problem:
         notes.append(f"{run.problem.kind.capitalize()}: {run.problem.words}.")
-    if odd := impossible_times(record):
-        notes.append(f"The times of the log cannot be: {odd}.")
     if record.began_s is not None and record.no_rate_because:
         notes.append(f"No images/s: {record.no_rate_because}.")
     notes += [f"Energy: {run.energy.words}."] if run.energy else []

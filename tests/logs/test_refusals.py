@@ -46,7 +46,7 @@ FIELDS = [
           for pause in ("0.09", "3600.1", "nan", "-2", "often")),
         (["package", "run0", "--org", "T"], "package: got 1 different runs, allowed: 5; give 5 run folders"),
         (["package", *["run0"] * 5, "--org", "T"], "package: got 1 different runs, allowed: 5; give 5 run folders"),
-        (FIVE[:-2], "--org: got nothing, allowed: the submitter's name; give --org NAME"),
+        (FIVE[:-2], "the following arguments are required: --org"),
         ([*FIVE[:-1], "../T"], "--org: got '../T', allowed: letters, digits, dots and dashes"),
         (["package", "run0", "run1", "run2", "run3", "none", "--org", "T"], "none/result_0.txt: no such log; give"),
         (FIVE, "system description: 11 of 33 fields are not recorded by a run: host_pro.*; give each with --field"),

@@ -220,7 +220,7 @@ def test_a_tree_that_cannot_be_finished_is_removed(
 @pytest.mark.parametrize(
     ("states", "words"),
     [
-        ([{"commit": "0" * 40}, *[{}] * 4], "the runs recorded no common commit; the tree contains HEAD"),
+        ([{"commit": "0" * 40}, *[{}] * 4], "the runs recorded no common commit; the tree contains no code"),
         ([{"commit": "0" * 40}] * 5, f"git archive {'0' * 40} failed ("),
     ],
 )  # fmt: skip

@@ -68,7 +68,6 @@ STOPPED = {"status": "aborted", "failure": "stopped, state saved after step 57"}
         (replace(_ended(), problem=Problem("copied logs", "w"), summary={"is_rehearsal": True}),
          ("rehearsal: success", None)),
         (_run(settings={"cluster.rehearsal.shrink": 2}), ("rehearsal: running", None)),
-        (_ended(time_to_train_s=0.0), ("impossible times", False)),
         (replace(_run(), log=Path("log")), ("no event in the log", None)),
         (replace(_run(ruleset="4.0.0"), log=Path("log")), ("no run", None)),
         (_run(settings=OWN), ("not started", None)),
@@ -116,7 +115,7 @@ def test_all_notes_of_a_run_stand_in_their_order(tmp_path: Path) -> None:
     )  # fmt: skip
     run.__dict__["verdicts"] = [Verdict("4.0.0", passed=False, messages=("a complaint",))]
     told = [
-        "rehearsal", "A step took 2 ms", "it broke", "Copied logs: w", "run_stop", "No images/s",
+        "rehearsal", "A step took 2 ms", "it broke", "Copied logs: w", "No images/s",
         "Attempt 1", "Attempt 2", "open division",
         "3 records", "4.0.0",
     ]  # fmt: skip
