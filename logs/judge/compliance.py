@@ -34,6 +34,7 @@ _OLD, _NEW = "0.6.0", "4.0.0"
 _REHEARSAL_WORDS = "this is the log of a rehearsal: nothing was trained, and the accuracies are invented"
 _HEAD_BYTES = 4096
 """A rehearsal's log says in its first line what it is."""
+_TIMES_WORDS = "run_start is before 1970, or run_stop is not after it; look at the machine's clock, and train again"
 _RESUMED_WORDS = "the run was resumed, and a submission needs a run in one piece; train it again without a stop"
 
 
@@ -103,7 +104,9 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         if event_of("rehearsal").search(file.read(_HEAD_BYTES)):
             return verdict(_REHEARSAL_WORDS)
     if done.returncode == 0:
-        return verdict()
+        record = parse_log(log)
+        can_be = (record.began_s or 0) > 0 and (record.time_to_train_s or 0) > 0
+        return verdict(*() if can_be else (_TIMES_WORDS,))
     content = log.read_bytes()
     if event_of("resumed_from_step").search(content):
         return verdict(_RESUMED_WORDS)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,15 @@ def test_a_damaged_or_old_file_has_no_verdict(tmp_path: Path, content: str) -> N
     folder = samples.run_folder(tmp_path / "run")
     (folder / "verdict.json").write_text(content)
     assert read_verdicts(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "time"), [(r'("time_ms": )\d+', r"\1-5"), (r'("time_ms": )\d+(.*run_stop)', r"\g<1>9\2")]
+)
+def test_times_that_cannot_be_fail_although_the_official_checker_passes_them(
+    tmp_path: Path, pattern: str, time: str
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(re.sub(pattern, time, samples.mllog(samples.run_events())))
+    (told,) = judge(log, "4.0.0").messages
+    assert "run_stop is not after it" in told
