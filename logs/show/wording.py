@@ -24,12 +24,11 @@ _COMMIT_DIGITS = 12
 
 
 def heading(runs: Sequence[ReportedRun]) -> str:
-    """Return the heading of the page: recipe, cluster and date, or how many runs of what."""
-    places = list(dict.fromkeys(place_of(run) for run in runs))
-    if len(runs) == 1:
-        date = _moment(runs[0].record.began_s).partition(",")[0]
-        return ", ".join(filter(None, (places[0] or runs[0].name, date)))
-    return f"{len(runs)} runs side by side" + (f": {places[0]}" if len(places) == 1 and places[0] else "")
+    """Return the heading of the page: recipe, cluster and date, or how many runs there are."""
+    if len(runs) > 1:
+        return f"{len(runs)} runs side by side"
+    date = _moment(runs[0].record.began_s).partition(",")[0]
+    return ", ".join(filter(None, (place_of(runs[0]) or runs[0].name, date)))
 
 
 def place_of(run: ReportedRun) -> str:

@@ -90,13 +90,12 @@ def test_a_run_that_was_stopped_is_not_judged() -> None:
         assert len(found) == verdicts and all(told in note for note in found)
 
 
-def test_headings_name_recipe_cluster_and_date_and_what_all_runs_share() -> None:
+def test_headings_name_recipe_cluster_and_date_or_the_number_of_runs() -> None:
     digits = _run("d", settings=OWN, began_s=1.79e9)
     for runs, words in (
         ([digits], "digits on laptop, 21 September 2026"), ([_run("alone")], "alone"),
         ([_run("a", submitter="Org", platform="box")], "Org, box"), ([_run("a"), _run("b")], "2 runs side by side"),
         ([digits, _run("b", submitter="Org")], "2 runs side by side"),
-        ([digits, digits], "2 runs side by side: digits on laptop"),
     ):  # fmt: skip
         assert heading(runs) == words
 
