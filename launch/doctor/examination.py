@@ -231,6 +231,7 @@ def _reports_folder(cluster: Cluster) -> Iterator[Path]:
     runs = resolve_path(cluster.paths.runs)
     with ExitStack() as stack:
         try:
+            runs.mkdir(parents=True, exist_ok=True)  # It stays, also if it is empty.
             folder = stack.enter_context(partial_folder(runs, ".doctor-"))
         except OSError as error:
             remedy = "set cluster.paths.runs to a folder that you may write to"

@@ -136,6 +136,11 @@ class JobSpec:
         return any(word.startswith(options) for word in self.resources)
 
     @property
+    def requests(self) -> list[str]:
+        """The values of ``scheduler.resources`` that Grid Engine takes for requests, without their ``-l``."""
+        return [word.removeprefix("-l ") for word in self.resources if word[:1] != "-" or word.startswith("-l ")]
+
+    @property
     def cores_per_rank(self) -> int:
         """A rank's share of the cores of a node, at least one; 0 if the cluster file does not give the cores."""
         cores = self.cluster.node.cores

@@ -94,8 +94,7 @@ def _require_container(spec: JobSpec) -> None:
 def _require_gpu_request(spec: JobSpec) -> None:
     """Raise if a job of Grid Engine asks for no GPU. The other schedulers have an option for it, which scripts use."""
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
-    asks = scheduler.queue or any(word[:1] != "-" or word.startswith("-l ") for word in spec.resources)
-    if scheduler.kind == "gridengine" and cluster.device == "gpu" and not asks:
+    if scheduler.kind == "gridengine" and cluster.device == "gpu" and not (spec.requests or scheduler.queue):
         allowed = "the site's request for the GPUs of a node, for example [gpu=8] or [rt_F={num_nodes}]"
         remedy = "each site has its own: see qconf -sc; or name a queue of GPU nodes in cluster.scheduler.queue"
         raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)

@@ -62,8 +62,8 @@ def test_the_reference_is_for_one_network_one_accuracy_and_all_of_imagenet(
 @pytest.mark.parametrize(("steps", "epochs", "seconds_of"), [(3, 1, 3), (5005, 2, 5005), (10**6, 90, None)])
 def test_a_run_of_some_steps_takes_the_time_of_these(steps: int, epochs: int, seconds_of: int | None) -> None:
     sets = ["run.epochs=90", "data.train_samples=1281024"]  # 5,004 steps an epoch
-    scenario = make_scenario(*load_both("imagenet-b256", "a100-node", [*sets, f"run.max_steps={steps}"]), CALIBRATION)
-    found = forecast(scenario, CALIBRATION)
+    scenario = make_scenario(*load_both("imagenet-b256", "a100-node", [*sets, f"run.max_steps={steps}"]))
+    found = forecast(scenario)
     assert (found.epochs, found.time_to_train_s) == (epochs, None)
     assert found.run.epochs_s == pytest.approx((seconds_of or 90 * 5004) * 256 / found.images_per_s)
 
