@@ -159,10 +159,9 @@ def schedule_remarks(recipe: Recipe, plan: RunPlan) -> list[str]:
     boundaries = schedule.at("decay.boundaries") or ()
     given = {"warmup_epochs": (schedule.warmup_epochs or 0,), "decay.boundaries": boundaries}
     for key, epochs in given.items():
-        shift = max(epochs, default=0) * (longer - 1)
         # Who followed this advice gave fractions that come after whole epochs of images.
         is_meant = all(abs(each * longer - round(each * longer)) < 1e-3 for each in epochs)  # noqa: PLR2004
-        if is_by_step and shift > _SHIFT_EPOCHS and shift * steps >= 1 and not is_meant:
+        if is_by_step and max(epochs, default=0) * (longer - 1) > max(_SHIFT_EPOCHS, 1 / steps) and not is_meant:
             here, wanted = (", ".join(f"{each * factor:.4g}" for each in epochs) for factor in (longer, 1 / longer))
             lines.append(
                 f"schedule.{key} comes after {here} epochs of images: its epochs have {plan.steps_per_epoch} steps, "
