@@ -67,7 +67,7 @@ def class_folders(source: Path) -> dict[int, Place]:
             file.parent.mkdir(parents=True)
             file.write_bytes(jpeg(number))
             if part == "train":
-                places[number] = Place(file, 0, re.escape(str(file)))
+                places[number] = Place(file, 0, re.escape(str(file).replace("\r", r"\r")))
     return places
 
 
