@@ -409,8 +409,7 @@ def test_a_run_leaves_its_files_and_every_number_of_its_summary_in_its_column(tm
     assert (summary.epochs, summary.steps, summary.world_size, summary.global_batch_size) == (2, 8, 2, 16)
     rows = read_metrics(tmp_path / "run" / METRICS_FILE)
     assert summary.top1 == [row["top1"] for row in rows if row["kind"] == "evaluation"][-1]
-    last = [row for row in rows if row["kind"] == "interval"][-1]
-    assert (summary.images_per_s or 0) == pytest.approx(last["images_per_s"], rel=0.9)
+    assert 0 < 8 * 16 / (summary.images_per_s or 0) < (summary.run_s or 0), "which evaluations belong to, too"
     assert 0 <= (summary.input_wait_fraction or 0) < 1
     assert 0 < (summary.comm_exposed_fraction or 0) < 1
     assert 0 < (summary.run_s or 0) < 60
