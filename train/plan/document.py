@@ -24,7 +24,6 @@ from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.networks.stages import stages_of
 from train.plan.before_run import missing_cache_clear, slow_values
-from train.plan.input_rates import input_rates
 from train.plan.memory import (
     BYTES_PER_NUMBER,
     available_bytes,
@@ -79,7 +78,6 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "compliance": _compliance(recipe, cluster),
         "simulated": simulated,
         "slow_settings": slow_values(cluster),
-        "input": input_rates(recipe, cluster, rate[0]) if (rate := simulated.get("images_per_s")) else None,
     }
 
 

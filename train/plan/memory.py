@@ -51,7 +51,7 @@ _NVJPEG_DEVICE_BYTES, _NVJPEG_HOST_BYTES = 211_025_920, 140_544_512
 on the GPU and two page-locked buffers on the host for each decoding thread. *Source*: DALI's nvJPEG decoder,
 ``nvjpeg_memory::AddBuffer``."""
 
-DECODED_BYTES = 500 * 400 * 3
+_DECODED_BYTES = 500 * 400 * 3
 """A decoded image of ImageNet: about 500 x 400 px."""
 
 _LIVE_GRADIENTS = 2
@@ -132,7 +132,7 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str,
     held = pipelines * engine.prefetch_depth + engine.run_ahead_steps + 1
     held += sum(idea.held_batches for idea in recipe.ideas)
     decoders = pipelines * engine.input_threads * on_gpu
-    decoded = pipelines * engine.prefetch_depth * batch * DECODED_BYTES * on_gpu
+    decoded = pipelines * engine.prefetch_depth * batch * _DECODED_BYTES * on_gpu
     return {
         "pipelines": pipelines,
         "threads": engine.input_threads,
