@@ -108,11 +108,11 @@ class Loss(Section):
             return 1 - smoothing + other, other
         return 1 - smoothing, smoothing / (num_classes - 1)
 
-    def levels(self, shares: Sequence[float], num_classes: int) -> tuple[float, float]:
-        """Return the least loss of a prediction that is the same for all images, and of any prediction, in nats.
+    def constant_loss(self, shares: Sequence[float], num_classes: int) -> float:
+        """Return the least loss of a prediction that is the same for all images, in nats.
 
-        Without weights both are entropies: of the smoothed labels' mean, and of one smoothed label. Of sigmoids, they
-        are sums over the classes: of the class, and of the rest.
+        Without weights it is the entropy of the smoothed labels' mean. Of sigmoids, it is the sum over the classes: of
+        the class, and of the rest.
 
         Args:
             shares: Share of each class among the training images. Classes behind them have none.
@@ -121,21 +121,12 @@ class Loss(Section):
         label, other = self.smoothed(num_classes)
         absent = [0.0] * (num_classes - len(shares))
         mean = [share * label + (1 - share) * other for share in (*shares, *absent)]
-        one = [label, *[other] * (num_classes - 1)]
         if self.activation == "sigmoid":
-            mean, one = ([*shares, *(1 - share for share in shares)] for shares in (mean, one))
-        if not isinstance(weights := self.class_weights, tuple):
-            return _entropy(mean), _entropy(one)
-        others = [other * weight for weight in weights]
-        least = [_least([*others[:at], label * weights[at], *others[at + 1 :]]) for at in range(len(shares))]
-        guess = _least([share * weight for share, weight in zip(mean, weights, strict=True)])
-        return guess, math.fsum(share * each for share, each in zip(shares, least, strict=True))
-
-
-def _least(targets: Sequence[float]) -> float:
-    """Return the least sum of -t log p over probabilities p whose sum is 1."""
-    total = math.fsum(targets)
-    return _entropy(targets) + (total and total * math.log(total))
+            return _entropy([*mean, *(1 - share for share in mean)])
+        if isinstance(weights := self.class_weights, tuple):
+            mean = [share * weight for share, weight in zip(mean, weights, strict=True)]
+        total = math.fsum(mean)
+        return _entropy(mean) + total * math.log(total)
 
 
 def _entropy(shares: Sequence[float]) -> float:

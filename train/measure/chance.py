@@ -24,7 +24,7 @@ _LEAST_SHARE = 0.5
 network that learns may stay on a plateau for long before its top-1 rises; the shortest runs are never ended."""
 
 _LEARNED = 0.05
-"""Share of the way from the loss of guessing to the least loss after which a network has learned something."""
+"""Share of the loss of guessing by which a network that has learned something is below it."""
 
 
 class ClassCounts(NamedTuple):
@@ -46,7 +46,6 @@ class ChanceWatch:
     Attributes:
         chance: Top-1 of the best answer without looking at the image: the share of the largest class.
         guess_loss: Training loss of the best prediction without looking at the image, in nats.
-        least_loss: Training loss of a network that is always right, in nats; more than 0 with label smoothing.
         warmup_steps: Steps of the warm-up; evaluations before its end do not count.
         patience_steps: Steps for which a run must look stuck.
         beginning: Losses of the first evaluation after the warm-up.
@@ -55,7 +54,6 @@ class ChanceWatch:
 
     chance: float
     guess_loss: float
-    least_loss: float
     warmup_steps: int
     patience_steps: int
     beginning: Sequence[float] = ()
@@ -97,7 +95,7 @@ class ChanceWatch:
             return True
         if min(fmean(self.beginning), self.guess_loss) - fmean(later) > _scatter(self.beginning, later):
             return True
-        return fmean(later) < self.guess_loss - _LEARNED * (self.guess_loss - self.least_loss)
+        return fmean(later) < (1 - _LEARNED) * self.guess_loss
 
 
 def _scatter(*parts: Sequence[float]) -> float:
@@ -127,11 +125,9 @@ def stop_rule_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, counts: ClassC
         return never_stop
     num_classes = recipe.model.num_classes
     train, evaluation = counts or ClassCounts([1] * num_classes, [1] * num_classes)
-    guess_loss, least_loss = recipe.loss.levels([count / sum(train) for count in train], num_classes)
     return ChanceWatch(
         chance=max(evaluation) / sum(evaluation),
-        guess_loss=guess_loss,
-        least_loss=least_loss,
+        guess_loss=recipe.loss.constant_loss([count / sum(train) for count in train], num_classes),
         warmup_steps=plan.warmup_steps,
         patience_steps=max(_LEAST_STEPS, math.ceil(_LEAST_SHARE * (plan.total_steps - plan.warmup_steps))),
     )
