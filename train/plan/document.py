@@ -5,7 +5,7 @@ Imports no framework, so that the plan is ready within a second on any machine.
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,11 @@ from configs.arguments import counted, duration
 from configs.errors import UserError
 from configs.plan import RunPlan, plan_run, schedule_remarks
 from configs.rank_variables import rank_environment
-from configs.registry import ENGINES
 from configs.rules import broken_rules
 from configs.schema import Cluster, Communication, Recipe
 from configs.section import Section
 from configs.templates import fill_template
 from data.shards import shard_range
-from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.networks.stages import stages_of
@@ -74,7 +72,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         **_tensors(recipe, cluster, plan),
         "shards": _shards(recipe, plan),
         "environment": rank_environment(cluster),
-        "log_keys": _log_keys(recipe, cluster, plan, schedule),
+        "hyperparameters": logged_hyperparameters(recipe, plan, schedule, recipe.optimizer),
         "compliance": _compliance(recipe, cluster),
         "simulated": simulated,
         "slow_settings": slow_values(cluster),
@@ -223,41 +221,6 @@ def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
             "read_in_an_epoch": min(sizes) * plan.world_size if name == "train" else samples,
         }
     return shards
-
-
-@dataclass
-class _KeyCollector(EventLog):
-    """An event log that writes nothing and collects the logged keys, with each value that is known before a run."""
-
-    values: dict[str, Any]
-
-    def emit(self, kind: Kind, key: str, value: Any = None, **metadata: Any) -> None:
-        self.values[key] = value
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
-
-
-def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSchedule) -> dict[str, Any]:
-    """Return the keys of a run's MLPerf log in their order, key -> value; None if only the run can know the value."""
-    log = _KeyCollector({})
-    log.submission(cluster, recipe.mlperf)
-    # The framework's version is that of the environment in which the run will be, which may be another one.
-    log.values["submission_entry"]["framework"] = ENGINES[cluster.engine.name].title
-    log.emit("point", "cache_clear", value=True)
-    log.emit("start", "init_start")
-    log.emit("point", "seed", recipe.run.seed)
-    log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, recipe.optimizer))
-    log.emit("stop", "init_stop")
-    log.emit("start", "run_start")
-    with log.block(1, 1):
-        with log.interval("epoch", 1):
-            pass
-        with log.interval("eval", 1):
-            pass
-    for key in ("eval_accuracy", "tracked_stats", "run_stop"):
-        log.emit("point", key)
-    return log.values
 
 
 def _compliance(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:

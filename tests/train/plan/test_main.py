@@ -16,8 +16,7 @@ from configs.rank_variables import rank_environment
 from train.plan.__main__ import main
 
 PLANS = sorted((Path(__file__).parent / "plans").glob("*.txt"))
-"""Plans as they are printed, without the recipe's card, the forecast and the version of the framework; the first line
-of each file is the command."""
+"""Plans as they are printed, without the recipe's card and the forecast; the first line of each file is the command."""
 
 
 def _text_of(command: str) -> str:
@@ -25,7 +24,6 @@ def _text_of(command: str) -> str:
     with redirect_stdout(told):
         assert main(["plan", *shlex.split(command)]) == 0
     text = re.sub(r"\nSimulated,.*?\n\n", "\n", told.getvalue(), flags=re.DOTALL)
-    text = re.sub(r"'framework': '[^']*'", "'framework': ...", text)  # of this environment
     return re.sub(r"\n.*?\n  ranks ", "\n  ranks ", text, count=1, flags=re.DOTALL)
 
 
