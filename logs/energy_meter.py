@@ -38,45 +38,43 @@ class EnergyMeter:
     Args:
         gpus: Number of GPUs: the first ones that this process can see. If 0, no process is started to ask NVML.
         every_s: Seconds between two readings.
-        on_reading: Called in a thread after each of them.
 
     Attributes:
         joules: What the devices have used, as of the last reading.
     """
 
-    def __init__(
-        self, gpus: int = 0, *, every_s: float = INTERVAL_S, on_reading: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, gpus: int = 0, *, every_s: float = INTERVAL_S) -> None:
         self.joules = Joules()
         self._zones, self._num_gpus = list(_zones()), gpus
-        self._every_s, self._on_reading = every_s, on_reading
+        self._every_s = every_s
         self._closing, self._stopped = ExitStack(), threading.Event()
         self._gpu_load = self._closing.enter_context(gpu_meter(gpus, _PATIENCE_S))
-        self._thread = threading.Thread(target=self._read_often, name="energy", daemon=True)
+        self._thread: threading.Thread | None = None
         self._last: Sequence[float | None] = ()
         self._used: Sequence[float | None] = ()
 
-    def start(self) -> None:
-        """Begin to count."""
+    def start(self, on_reading: Callable[[], object] = lambda: None) -> None:
+        """Begin to count; ``on_reading`` is called in a thread after each reading."""
         self._last = self._now()
         self._used = [None if each is None else 0.0 for each in self._last]
         self.joules = self._by_kind()
         if self.joules.is_known:
+            self._thread = threading.Thread(target=self._read_often, args=(on_reading,), name="energy", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
         """Count for the last time."""
         self._stopped.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
             self._read()
         self._closing.close()
 
-    def _read_often(self) -> None:
-        self._on_reading()
+    def _read_often(self, on_reading: Callable[[], object]) -> None:
+        on_reading()
         while not self._stopped.wait(self._every_s):
             self._read()
-            self._on_reading()
+            on_reading()
 
     def _read(self) -> None:
         now, ranges = self._now(), [*(zone.range_j for zone in self._zones), *[None] * self._num_gpus]

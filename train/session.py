@@ -32,7 +32,7 @@ from train.compose import Composition, compose
 from train.dataset import images_of, require_cold
 from train.engine.init import RanksDiffer, checksum, require_equal
 from train.measure.chance import StopRule, stop_rule_of
-from train.measure.node_energy import NodeEnergy
+from train.measure.node_energy import counted, node_meter
 from train.measure.rank_pace import RankPace
 from train.measure.rank_times import Usage, gather_ranks, slowest_rank
 from train.measure.trace import Tracer
@@ -107,7 +107,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     recipe = recipe.counted(prepared.class_counts and prepared.class_counts.train)
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:
         begin = time.monotonic()
-        energy = NodeEnergy(folder, identity, cluster)
+        meter = node_meter(identity, cluster)
         state, weights = initial.source_state(identity.rank), initial.weights(identity.rank)
         rank = compose(
             recipe, cluster, identity, ledger,
@@ -132,7 +132,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             initial=initial,
             stop_rule=stop_rule,
             hosts=starts["hosts"],
-            counted=energy.counted(starts, initial.position.step),
+            counted=counted(meter, folder, identity, starts, initial.position.step),
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=Tracer(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
             class_names=() if prepared.manifest is None else prepared.manifest.class_names,

@@ -35,8 +35,8 @@ def test_packages_and_memory_are_counted_once_and_no_zone_that_counts_them_again
 def test_a_counter_that_begins_anew_is_followed_as_often_as_it_does(rapl: Rapl) -> None:
     readings = threading.Semaphore(0)
     rapl.show({"intel-rapl:0": RANGE_UJ - 500_000, "intel-rapl:1": 3})
-    meter = EnergyMeter(every_s=0.01, on_reading=readings.release)
-    meter.start()
+    meter = EnergyMeter(every_s=0.01)
+    meter.start(readings.release)
     for value in (1_500_000, RANGE_UJ - 1, 7):
         rapl.show({"intel-rapl:0": value})
         for _ in range(2):  # one reading may have been under way

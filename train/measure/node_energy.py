@@ -1,6 +1,6 @@
 """The energy that this rank's node uses while the ranks train, in a file of the run folder."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,70 +13,50 @@ from logs.energy_meter import EnergyMeter
 from train.rank.identity import Identity
 
 
-def node_meter(
-    identity: Identity, cluster: Cluster, on_reading: Callable[[], object] = lambda: None
-) -> EnergyMeter | None:
+def node_meter(identity: Identity, cluster: Cluster) -> EnergyMeter | None:
     """Return the meter of this rank's node; None unless this rank counts, which is the first one of the node.
 
-    A rehearsal is not counted, because its ranks sleep; nor are GPUs that the cluster file forbids to ask.
-
-    Args:
-        identity: This rank.
-        cluster: The cluster of the ranks.
-        on_reading: See `EnergyMeter`.
+    A rehearsal is not counted, because its ranks sleep; nor are GPUs that the cluster file forbids to ask. The process
+    that asks NVML starts with the meter.
     """
     gpus = cluster.ranks_per_node if cluster.device == "gpu" else 0
     counts = identity.local_rank == 0 and cluster.rehearsal is None and (not gpus or cluster.sample_gpus)
-    return EnergyMeter(gpus, on_reading=on_reading) if counts else None
+    return EnergyMeter(gpus) if counts else None
 
 
-class NodeEnergy:
-    """Count on the first rank of each node, and write every few seconds, so that what a killed attempt used is kept.
+@contextmanager
+def counted(
+    meter: EnergyMeter | None, folder: Path, identity: Identity, starts: Mapping[str, Any], from_step: int
+) -> Iterator[None]:
+    """Count while the block runs, and write every few seconds, so that what a killed attempt used is kept.
 
     Args:
+        meter: What `node_meter` returned. If None, nothing is counted.
         folder: The run folder.
         identity: This rank.
-        cluster: The cluster of the run.
+        starts: What `train.rank.startup.gather_starts` returned.
+        from_step: The step at which the attempt begins.
     """
+    if meter is None:
+        yield
+        return
+    earlier, nodes = read_attempts(folder, identity.rank), len(set(starts["hosts"]))
 
-    def __init__(self, folder: Path, identity: Identity, cluster: Cluster) -> None:
-        self._folder, self._rank, self._host = folder, identity.rank, identity.host
-        # The process that asks NVML starts while the ranks do.
-        self._meter = node_meter(identity, cluster, self._write_quietly)
-        self._starts: Mapping[str, Any] = {}
-        self._from_step = 0
-        self._earlier: Sequence[AttemptEnergy] = ()
+    def write() -> None:
+        own = AttemptEnergy(starts["began"], nodes, identity.host, meter.joules, from_step)
+        write_attempts(folder, identity.rank, [*earlier, own])
 
-    @contextmanager
-    def counted(self, starts: Mapping[str, Any], from_step: int) -> Iterator[None]:
-        """Count while the block runs.
-
-        Args:
-            starts: What `train.rank.startup.gather_starts` returned.
-            from_step: The step at which the attempt begins.
-        """
-        if self._meter is None:
-            yield
-            return
-        self._starts, self._from_step = starts, from_step
-        self._earlier = read_attempts(self._folder, self._rank)
-        self._meter.start()
-        # What an earlier attempt used is not all, if this one cannot be counted.
-        is_told = self._meter.joules.is_known or bool(self._earlier)
-        try:
-            yield
-        finally:
-            self._meter.stop()
-            if is_told:
-                with dispensable():
-                    self._write()
-
-    def _write_quietly(self) -> None:
+    def write_quietly() -> None:
         with suppress(UserError):  # The last writing tells of a disk in trouble.
-            self._write()
+            write()
 
-    def _write(self) -> None:
-        assert self._meter is not None
-        nodes = len(set(self._starts["hosts"]))
-        own = AttemptEnergy(self._starts["began"], nodes, self._host, self._meter.joules, self._from_step)
-        write_attempts(self._folder, self._rank, [*self._earlier, own])
+    meter.start(write_quietly)
+    # What an earlier attempt used is not all, if this one cannot be counted.
+    is_told = meter.joules.is_known or bool(earlier)
+    try:
+        yield
+    finally:
+        meter.stop()
+        if is_told:
+            with dispensable():
+                write()

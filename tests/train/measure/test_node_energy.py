@@ -11,7 +11,7 @@ from configs.load import load_cluster
 from logs.energy import energy_of, read_attempts
 from tests.engines import ALONE
 from tests.logs.rapl import Rapl
-from train.measure.node_energy import NodeEnergy
+from train.measure.node_energy import counted, node_meter
 
 ZONE = "intel-rapl:0"
 Attempt = Callable[..., float | None]
@@ -30,8 +30,8 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     ) -> float | None:  # fmt: skip
         rank = replace(ALONE, host=hosts[0], local_rank=local_rank, rank=local_rank)
         rapl.show({ZONE: shown[0]})
-        energy = NodeEnergy(run, rank, load_cluster(place, sets))
-        with suppress(OSError), energy.counted({"hosts": hosts, "began": began}, from_step):
+        meter = node_meter(rank, load_cluster(place, sets))
+        with suppress(OSError), counted(meter, run, rank, {"hosts": hosts, "began": began}, from_step):
             rapl.show({ZONE: shown[1]})
             raise OSError("a fault")
         found = energy_of(read_attempts(run))
