@@ -22,14 +22,7 @@ from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.networks.stages import stages_of
 from train.plan.before_run import missing_cache_clear, slow_values
-from train.plan.memory import (
-    BYTES_PER_NUMBER,
-    available_bytes,
-    estimate_input,
-    estimate_memory,
-    shortage,
-    shortage_here,
-)
+from train.plan.memory import BYTES_PER_NUMBER, available_bytes, estimate_input, estimate_memory, shortage_here
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
 
@@ -187,7 +180,6 @@ def _memory(recipe: Recipe, cluster: Cluster, plan: RunPlan, pinned_bytes: int) 
         "pinned_bytes_per_node": pinned_bytes,
         "available_bytes": available,
         "fits": None if available is None else estimate.total_bytes <= available,
-        "refusal": None if (refusal := shortage(recipe, cluster)) is None else str(refusal),
         "here": shortage_here(recipe, cluster),
     }
 

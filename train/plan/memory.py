@@ -62,9 +62,6 @@ _PLANNING_LOSS = 2.25
 on a CPU. DenseNet-121 takes 11, because MXNet does not reuse the memory of its concatenations."""
 
 
-_REMEDY = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
-
-
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes of one rank, by purpose.
@@ -212,22 +209,17 @@ def available_bytes(cluster: Cluster) -> int | None:
 
 
 def require_memory(recipe: Recipe, cluster: Cluster) -> None:
-    """Raise ConfigError if a rank surely needs more memory than the cluster file says that it has."""
-    if refusal := shortage(recipe, cluster):
-        raise refusal
-
-
-def shortage(recipe: Recipe, cluster: Cluster) -> ConfigError | None:
-    """Return the error for a rank that surely needs more memory than the cluster file says that it has, or None.
+    """Raise ConfigError if a rank surely needs more memory than the cluster file says that it has.
 
     What is assumed of a GPU, or shared by the ranks of a CPU, is not counted: `MemoryEstimate.certain_bytes`.
     """
     available = available_bytes(cluster)
     if available is None or (needed := _certain_bytes(recipe, cluster)) <= available:
-        return None
+        return
     key, ranks = ("gpu_memory_bytes", 1) if cluster.device == "gpu" else ("memory_bytes", cluster.ranks_per_node)
     allowed = f"at least {needed * ranks} for {recipe.name}"
-    return ConfigError(f"cluster.node.{key}", getattr(cluster.node, key), allowed, _REMEDY)
+    remedy = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
+    raise ConfigError(f"cluster.node.{key}", getattr(cluster.node, key), allowed, remedy)
 
 
 def shortage_here(recipe: Recipe, cluster: Cluster, root: Path = Path("/")) -> str | None:
