@@ -22,6 +22,9 @@ from configs.reading import Unreadable, exists, is_file, is_folder, patiently
 if TYPE_CHECKING:
     from train.export.classify import Classifier
 
+Best = list[tuple[str, float]]
+"""Names and probabilities of the most probable classes of an image, the most probable one first."""
+
 _EXAMPLES = """\
 examples:
   ./run.sh predict runs/digits-20261122-161105 photo.jpg
@@ -61,14 +64,16 @@ def _predict(*, run: Path, images: list[Path], top: int, json: bool, csv: bool) 
     classifier = _open_classifier(run)
     top = min(top, classifier.network["num_classes"])
     files = [file for image in images for file in _files_of(image)]
-    write = _JsonLines() if json else _Csv(top) if csv else _Lines()
+    write = _write_json if json else _csv_writer(top) if csv else _write_line
     num_failed = 0
     for file in files:
+        best: Best = []
+        problem = ""
         try:
-            write.prediction(file, _best(classifier, file, top))
-        except UserError as error:  # noqa: PERF203 (decoding takes far longer than the try)
-            num_failed += 1
-            write.failure(file, str(error))
+            best = _best(classifier, file, top)
+        except UserError as error:
+            num_failed, problem = num_failed + 1, str(error)
+        write(file, best, problem)
     if num_failed == len(files):
         return 2
     return int(num_failed > 0)
@@ -135,8 +140,8 @@ def _is(look: Callable[[Path], bool], path: Path, *, unknown: bool) -> bool:
         return unknown
 
 
-def _best(classifier: "Classifier", file: Path, top: int) -> list[tuple[str, float]]:
-    """Return names and probabilities of the most probable classes of an image, the most probable one first.
+def _best(classifier: "Classifier", file: Path, top: int) -> Best:
+    """Return the most probable classes of an image.
 
     Raises:
         UserError: The file cannot be classified; the text says why, without the name of the file.
@@ -161,42 +166,32 @@ def _best(classifier: "Classifier", file: Path, top: int) -> list[tuple[str, flo
     return [(classifier.class_name(each), float(row[each])) for each in best]
 
 
-class _JsonLines:
-    """Writes an object a line: ``file``, and ``predictions`` or ``error``."""
-
-    def prediction(self, file: Path, best: list[tuple[str, float]]) -> None:
-        predictions = [{"class": name, "probability": probability} for name, probability in best]
-        print(json.dumps({"file": str(file), "predictions": predictions}))
-
-    def failure(self, file: Path, problem: str) -> None:
-        print(json.dumps({"file": str(file), "error": problem}))
+def _write_json(file: Path, best: Best, problem: str) -> None:
+    """Write an object: ``file``, and ``predictions`` or ``error``."""
+    predictions = [{"class": name, "probability": probability} for name, probability in best]
+    print(json.dumps({"file": str(file), **({"error": problem} if problem else {"predictions": predictions})}))
 
 
-class _Csv:
-    """Writes a CSV table with a row a file, which ends with an error where there is no class."""
+def _csv_writer(top: int) -> Callable[[Path, Best, str], None]:
+    """Write the head of a CSV table; return what writes a row, which ends with an error where there is no class."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    ranked = [name for place in range(2, top + 1) for name in (f"class {place}", f"probability {place}")]
+    writer.writerow(["file", "class", "probability", *ranked, "error"])
 
-    def __init__(self, top: int) -> None:
-        self._top, self._writer = top, csv.writer(sys.stdout, lineterminator="\n")
-        ranked = [name for place in range(2, top + 1) for name in (f"class {place}", f"probability {place}")]
-        self._writer.writerow(["file", "class", "probability", *ranked, "error"])
-
-    def prediction(self, file: Path, best: list[tuple[str, float]]) -> None:
+    def write(file: Path, best: Best, problem: str) -> None:
         cells = [cell for name, value in best for cell in (printable(name), f"{value:.6f}")]
-        self._writer.writerow([file, *cells, *[""] * (2 * (self._top - len(best)) + 1)])
+        writer.writerow([file, *cells, *[""] * (2 * (top - len(best))), problem])
 
-    def failure(self, file: Path, problem: str) -> None:
-        self._writer.writerow([file, *[""] * (2 * self._top), problem])
+    return write
 
 
-class _Lines:
-    """Writes a line a file; what could not be classified goes to the standard error."""
-
-    def prediction(self, file: Path, best: list[tuple[str, float]]) -> None:
+def _write_line(file: Path, best: Best, problem: str) -> None:
+    """Write a line; one of what could not be classified goes to the standard error."""
+    if problem:
+        sys.stderr.write(f"error: {printable(str(file))}: {problem}\n")
+    else:
         classes = ", ".join(f"{printable(name)} {value:.4f}" for name, value in best)
         print(f"{printable(str(file))}: {classes}")
-
-    def failure(self, file: Path, problem: str) -> None:
-        sys.stderr.write(f"error: {printable(str(file))}: {problem}\n")
 
 
 if __name__ == "__main__":
