@@ -42,18 +42,6 @@ class ProgressiveResizing(Section):
         allowed = f"more than ramp_start_share ({self.ramp_start_share:g})"
         self.refuse(self.ramp_end_share <= self.ramp_start_share, "ramp_end_share", allowed)
 
-    def side(self, epoch: int, epochs: int, full: int) -> int:
-        """Return the side of an epoch's images, px.
-
-        Args:
-            epoch: The epoch, counted from 1.
-            epochs: The run's epochs.
-            full: The side at the end of the ramp, px.
-        """
-        start, end = self.ramp_start_share, self.ramp_end_share
-        share = min(max((epoch / epochs - start) / (end - start), 0.0), 1.0)
-        return round((self.initial_size + share * (full - self.initial_size)) / self.size_step) * self.size_step
-
 
 class GrowingImagesKeys(Section):
     """The key of growing images."""
@@ -73,7 +61,9 @@ class GrowingImages(Idea):
     def side(self, recipe: Recipe, epoch: int) -> int:
         """Return the side of an epoch's images, px."""
         resizing: ProgressiveResizing = recipe.at(_KEY)
-        return resizing.side(epoch, recipe.run.epochs, recipe.model.image_size)
+        start, end, initial = resizing.ramp_start_share, resizing.ramp_end_share, resizing.initial_size
+        share = min(max((epoch / recipe.run.epochs - start) / (end - start), 0.0), 1.0)
+        return round((initial + share * (recipe.model.image_size - initial)) / resizing.size_step) * resizing.size_step
 
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse sizes that do not meet, and plain or kept images of other sizes than the last one."""
