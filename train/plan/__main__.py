@@ -5,7 +5,6 @@ installed. Every other import comes after the arguments are parsed.
 """
 
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from configs.arguments import (
     add_recipe,
     exit_status,
     option,
-    override_words,
     parse,
     picture,
 )
@@ -72,10 +70,6 @@ def _print_plan(options: _Options) -> int:
         from logs.show.drawing import plot_learning_rate
 
         plot_learning_rate(options.plot, document["schedule"], f"{recipe.name}: learning rate")
-    place = ["--cluster", options.cluster] if options.cluster else []
-    start = ["--from", str(options.start_from)] if options.start_from else []
-    words = [*place, *start, *override_words(options.overrides)]
-    document["command"] = shlex.join(["./run.sh", "train", options.recipe, *words])
     sys.stdout.write(json.dumps(document) + "\n" if options.json else render(document))
     return 0
 
