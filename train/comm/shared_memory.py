@@ -85,18 +85,18 @@ class SharedMemoryCommunicator(Communicator):
         self._memory = SharedMemory(connections.memory, self._rank, self.world_size)
         self._thread = SumThread(connections.peers)
         self._queue: ArrayQueue | None = None
-        self._buckets: dict[str, tuple[int, SharedBucket]] = {}
+        self._buckets: dict[str, SharedBucket] = {}
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Queue the sum of a bucket; its arrays have one type, and the same sizes in every call under this name."""
         (number_type,) = {_type_of(array) for array in arrays}
-        number, bucket = self._bucket(name, [math.prod(array.shape) for array in arrays], number_type)
-        self._queue_of(arrays[0]).start(name, arrays, priority, partial(self._thread.sum, number, bucket))
+        bucket = self._bucket(name, [math.prod(array.shape) for array in arrays], number_type)
+        self._queue_of(arrays[0]).start(name, arrays, priority, partial(self._thread.sum, self._thread.turn(), bucket))
 
-    def _bucket(self, name: str, sizes: Sequence[int], number_type: str) -> tuple[int, SharedBucket]:
-        """Return number and memory of a bucket; ranks ask for new ones in the same order."""
+    def _bucket(self, name: str, sizes: Sequence[int], number_type: str) -> SharedBucket:
+        """Return the memory of a bucket; ranks ask for new ones in the same order."""
         if name not in self._buckets:
-            self._buckets[name] = len(self._buckets), self._memory.bucket(sizes, number_type)
+            self._buckets[name] = self._memory.bucket(sizes, number_type)
         return self._buckets[name]
 
     def complete(self) -> None:
@@ -109,8 +109,8 @@ class SharedMemoryCommunicator(Communicator):
         table = np.zeros((self.world_size, len(row)), np.uint8)
         table[self._rank] = np.frombuffer(row, np.uint8)
         result: Future[None] = Future()
-        number, bucket = self._bucket(f"rows of {len(row)}", [table.size], "uint8")
-        self._thread.sum(number, bucket, [table.reshape(-1)], partial(_settle, result))
+        bucket = self._bucket(f"rows of {len(row)}", [table.size], "uint8")
+        self._thread.sum(self._thread.turn(), bucket, [table.reshape(-1)], partial(_settle, result))
         result.result()
         return [each.tobytes() for each in table]
 
