@@ -73,7 +73,7 @@ def test_every_part_is_asked_once_the_verdict_first_and_two_commands_of_ten_minu
     assert len(parts) == len(_asked(place))
     assert parts.keys() <= PARTS.keys()
     assert list(parts)[:3] == ["machine", "verdict", "digits"]
-    assert parts.keys() >= {"profile", "levers", "norms", "compiled", "decoding", "jpegs", "graph"}
+    assert parts.keys() >= {"profile", "levers", "compiled", "decoding", "jpegs", "graph"}
     assert sum(parts.values()) < 2 * 9.5
     compiled = (place / "asked").read_text(encoding="utf-8").splitlines()
     assert any(line.startswith("compiled ") and line.endswith(" ahead") for line in compiled), "beside the digits"

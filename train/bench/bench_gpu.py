@@ -123,8 +123,6 @@ _RECIPE = "imagenet-b256"
 _TINY = ("model.name=resnet8", "model.image_size=16")
 _JPEGS = ("cluster.engine.prefetch_depth=5", "cluster.engine.hw_decoder_load=0.99", "cluster.engine.file_access=read")
 _CACHE = ("cluster.engine.stick_to_shard=true", f"cluster.engine.decoded_cache_bytes={12 << 30}")
-_NORM_SHAPES = ((56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048))
-"""Side and channels of the batch norms of ResNet-50, but for the first one."""
 
 _LONGEST_S = 240.0
 """Seconds that a program with one measurement may take."""
@@ -340,21 +338,6 @@ class _Part:
         # In a process of its own, because a process keeps the engine that cuDNN has found for a convolution.
         self.in_turn("steps", {f"{title}, cuDNN tries ten engines": {**task, "most_engines": 10}})
 
-    def norms(self) -> None:
-        """At each shape of ResNet-50: which batch norm with addition and ReLU is fastest, and how exact is each?"""
-        batch, shapes = self.of((256, _NORM_SHAPES), (4, ((4, 8), (2, 16))))
-        roads: dict[str, Sequence[str]] = {"framework": (), "fused": EXECUTIONS["fused"]}
-        # On a CPU, compiling needs a C++ compiler.
-        roads |= self.of({"compiled": EXECUTIONS["compiled"]}, {})
-        precision = f"cluster.engine.precision={self.kind}"
-        cases = {
-            f"{batch} x {side} x {side} x {channels}, {road}": {
-                "place": self.alone(), "changes": [precision, *changes], "shape": [batch, side, channels],
-            }
-            for side, channels in shapes for road, changes in roads.items()
-        }  # fmt: skip
-        self.in_turn("gpu.norms", cases)
-
     def compiled(self) -> None:
         """What does torch.compile gain in a step, also as a CUDA graph?"""
         # There may be no time to compile smaller batches than the first one.
@@ -422,7 +405,7 @@ class _Part:
 PARTS: Mapping[str, str] = {
     name: str(getattr(_Part, name).__doc__)
     for name in (
-        "machine", "verdict", "digits", "kernels", "profile", "levers", "norms", "compiled", "decoding", "jpegs",
+        "machine", "verdict", "digits", "kernels", "profile", "levers", "compiled", "decoding", "jpegs",
         "steps", "graph", "nccl",
     )
 }  # fmt: skip

@@ -56,13 +56,10 @@ def test_a_network_learns_the_classes_of_jpegs_and_the_official_checker_accepts_
 
 @pytest.mark.slow
 def test_what_needs_no_compiler_is_measured_and_what_was_measured_is_left_out_of_the_next_call(tmp_path: Path) -> None:
-    parts = ["machine", "kernels", "norms", "decoding", "jpegs", "profile"]
+    parts = ["machine", "kernels", "decoding", "jpegs", "profile"]
     bench = GpuBench(only=parts, seconds=0.01, folder=tmp_path, tiny=True)
     report = bench.measure(Answering(answer=_here))
     found = {(row.alternative, row.figure): row for row in report.rows}
-    exact = [row.median for (_, figure), row in found.items() if figure == "gradient_error" and not row.verdict]
-    assert exact
-    assert max(exact) < 1e-4, "float32 on a CPU is compared with itself"
     rates = {name: row.median for (name, figure), row in found.items() if figure == "images_per_s"}
     assert {"whole", "region", "batch 8 of JPEGs, eager", "batch 8 of JPEGs, graph"} <= rates.keys()
     step, waited = (found["batch 8 of JPEGs, eager", figure].median for figure in ("step_ms", "input_wait_ms"))

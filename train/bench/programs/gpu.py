@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,9 +47,6 @@ _ON_CPU = (
     "batch.accumulation_steps=null",
 )
 """The place of the exact results: one batch, every kernel launched by itself."""
-
-_PAIRS, _PASS_SAMPLES, _PASSES = 4, 5, 10
-"""Batch norms with a ReLU, each followed by one with an addition and a ReLU; samples, and passes of each one."""
 
 _MACHINE_SAMPLES, _REPEATS = 5, 20
 """Samples of the machine, and copies and products of each one."""
@@ -155,38 +151,26 @@ def _layers(case: KernelCase, place: Sequence[str]) -> _Results:
     rows.dense("classifier", rows.dense_relu("hidden", halved, 64), 10)
     of_images = replace(KINDS["dropout"], draws="images")
     layers = [replace(each, kind=of_images) if each.name == "branch" else each for each in rows.layers]
-    engine, network = network_on(case, place, Network("layers", 32, 3, 10, tuple(layers)))
-    statistics = _vector(network.read_statistics().values())
-    batch = batch_on(engine, network, np.random.default_rng(0).standard_normal((32, 3, 32, 32), np.float32))
-    logits = engine.to_host(network.inference()(batch[0]))
-    found = _passed(engine, network, batch)
-    moved = _vector(network.read_statistics().values()) - statistics
-    return {"logits": _vector([logits]), **found, "statistics": moved}
-
-
-def _passed(engine: Any, network: Any, batch: tuple[Any, Any]) -> _Results:
-    """Return loss and gradient of a forward and a backward pass."""
-    loss = engine.to_host(network.forward(*batch))
-    network.backward()
-    return {"loss": loss, "gradient": _vector(map(engine.to_host, network.gradients))}
-
-
-_COMPUTE: Mapping[str, Callable[..., _Results]] = {"steps": _steps, "layers": _layers}
-
-
-def network_on(case: KernelCase, place: Sequence[str], table: Network) -> tuple[Any, Any]:
-    """Return an engine, and the network of a table with seeded weights."""
+    table = Network("layers", 32, 3, 10, tuple(layers))
     recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
     engine = open_engine(cluster, _ALONE)
     network = engine.build_network(table, recipe, accumulate=False)
     network.load_weights(initial_weights(table, recipe.model, seed=1))
-    return engine, network
+    statistics = _vector(network.read_statistics().values())
+    images = np.random.default_rng(0).standard_normal((32, 3, 32, 32), np.float32)
+    stored = engine.from_host(images if network.image_shape == (3, 32, 32) else images.transpose(0, 2, 3, 1))
+    logits = engine.to_host(network.inference()(stored))
+    loss = engine.to_host(network.forward(stored, engine.from_host(np.arange(32, dtype=np.float32) % 10)))
+    network.backward()
+    return {
+        "logits": _vector([logits]),
+        "loss": loss,
+        "gradient": _vector(map(engine.to_host, network.gradients)),
+        "statistics": _vector(network.read_statistics().values()) - statistics,
+    }
 
 
-def batch_on(engine: Any, network: Any, images: np.ndarray) -> tuple[Any, Any]:
-    """Return images, given in NCHW, and labels on the device."""
-    stored = images if images.shape[1:] == network.image_shape else images.transpose(0, 2, 3, 1)
-    return engine.from_host(stored), engine.from_host(np.arange(len(images), dtype=np.float32) % 10)
+_COMPUTE: Mapping[str, Callable[..., _Results]] = {"steps": _steps, "layers": _layers}
 
 
 def _vector(arrays: Iterable[np.ndarray]) -> np.ndarray:
@@ -197,48 +181,6 @@ def distance(found: np.ndarray, exact: np.ndarray) -> float:
     """Return |found - exact| / |exact|; infinite if a value is none."""
     distance = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     return float(distance) if np.isfinite(distance) else float("inf")
-
-
-def norms(title: str, place: Sequence[str], changes: Sequence[str], shape: Sequence[int]) -> None:
-    """Write the milliseconds of a forward and a backward pass of eight batch norms, and the errors against float32.
-
-    Args:
-        title: Names the samples.
-        place: Changes of the cluster ``laptop``.
-        changes: Further changes, which choose the way.
-        shape: Images, side in px, channels.
-    """
-    exact = _passed(*_norms_on([*place, "cluster.engine.precision=float32"], shape))
-    engine, network, batch = _norms_on([*place, *changes], shape)
-    found = _passed(engine, network, batch)
-
-    def pass_ms() -> float:
-        engine.wait_all()
-        begin = time.perf_counter()
-        for _ in range(_PASSES):
-            network.forward(*batch)
-            network.backward()
-        engine.wait_all()
-        return 1e3 * (time.perf_counter() - begin) / _PASSES
-
-    errors = {f"{name}_error": distance(found[name], exact[name]) for name in exact}
-    write_samples(_ALONE, title, [{"pass_ms": pass_ms(), **errors} for _ in range(_PASS_SAMPLES)])
-
-
-def _norms_on(place: Sequence[str], shape: Sequence[int]) -> tuple[Any, Any, tuple[Any, Any]]:
-    """Return an engine, a network of eight batch norms, and a batch."""
-    batch, side, channels = shape
-    rows = Rows(channels, side)
-    last = "data"
-    for pair in range(_PAIRS):
-        inner = rows.add(f"relu{pair}", "relu", rows.add(f"bn{pair}", "bn", last))
-        added = rows.add(f"added{pair}", "add", rows.add(f"outer{pair}", "bn", inner), last)
-        last = rows.add(f"end{pair}", "relu", added)
-    rows.dense("classifier", rows.add("mean", "global_pool", last), 10)
-    table = Network("norms", side, channels, 10, tuple(rows.layers))
-    engine, network = network_on(KernelCase(), place, table)
-    values = np.random.default_rng(0).standard_normal((batch, channels, side, side), np.float32)
-    return engine, network, batch_on(engine, network, values)
 
 
 def machine(device: str, copy_bytes: int, side: int) -> None:
