@@ -12,7 +12,7 @@ from pathlib import Path
 from configs.errors import UserError
 from launch.setup.gpu import NEEDS, Gpu, find_toolkit
 from launch.setup.layout import ENGINES, MACHINES, NEWEST_PYTHON, Engine, Kind, Variant
-from launch.setup.packages import remedy
+from launch.setup.packages import REMEDIES
 
 
 def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes: int) -> list[str]:
@@ -42,7 +42,7 @@ def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes
             "./run.sh setup"
         )
     if "venv" in stages and not kind.base and not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
-        problems.append(f"this Python ({sys.executable}) cannot make virtual environments: {remedy('venv')}")
+        problems.append(f"this Python ({sys.executable}) cannot make virtual environments: {REMEDIES['venv']}")
     return problems + (_build_problems(kind.variant, folder) if "horovod" in stages else [])
 
 
@@ -75,11 +75,11 @@ def _build_problems(variant: Variant, folder: Path) -> list[str]:
     compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
     if not any(map(shutil.which, compilers)):
         problems.append(
-            f"no C++ compiler ({', '.join(compilers)}), which Horovod is built with: {remedy('compiler')}; or use "
+            f"no C++ compiler ({', '.join(compilers)}), which Horovod is built with: {REMEDIES['compiler']}; or use "
             "PyTorch, which needs none: ./run.sh setup --engine torch"
         )
     if not shutil.which("make"):
-        problems.append(f"no make, which Horovod is built with: {remedy('make')}")
+        problems.append(f"no make, which Horovod is built with: {REMEDIES['make']}")
     if variant == "gpu" and not find_toolkit():
         problems.append(
             "no CUDA 11 toolkit (nvcc), which Horovod needs to be built for GPUs: install CUDA 11.8 and set CUDA_HOME, "

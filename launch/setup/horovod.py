@@ -14,7 +14,7 @@ from configs.machine_limits import default_workers
 from launch.setup.child import explain
 from launch.setup.gpu import find_toolkit
 from launch.setup.layout import ROOT, Environment, Variant
-from launch.setup.packages import remedy
+from launch.setup.packages import REMEDIES
 
 _MPI_PROGRAM = "#include <mpi.h>\nint main(int argc, char **argv) { return MPI_Init(&argc, &argv); }\n"
 
@@ -124,6 +124,6 @@ def try_mpi() -> bool:
     if done.returncode:
         sys.stderr.write(
             f"\nsetup: Horovod does without MPI, because no program can be compiled with it ({explain(done.stderr)}); "
-            f"to start ranks by mpirun: {remedy('mpi')}, then rm -r .venv and ./run.sh setup\n"
+            f"to start ranks by mpirun: {REMEDIES['mpi']}, then rm -r .venv and ./run.sh setup\n"
         )
     return not done.returncode

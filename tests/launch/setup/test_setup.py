@@ -46,10 +46,10 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
         found.append("no CUDA 11 toolkit")
     told = [
         (f"3.14.1 ({sys.executable})", "MXNet and PyTorch needs 3.10 to 3.12", "leave --engine out", "rm -r .venv"),
-        ("cannot make virtual environments", "use another Python, one with the modules venv and ensurepip"),
+        ("cannot make virtual environments", "a Python that has the modules venv and ensurepip"),
         ("my clone' has a space", "./run.sh setup --engine torch"),
-        ("(c++, g++, clang++)", "install one (GCC 7 or later)", "./run.sh setup --engine torch"),
-        ("no make", "install GNU make"),
+        ("(c++, g++, clang++)", "apt-get install g++", "./run.sh setup --engine torch"),
+        ("no make", "apt-get install make"),
         ("no CUDA 11 toolkit",),
     ]
     assert len(found) >= len(told)
