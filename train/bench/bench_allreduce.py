@@ -1,8 +1,7 @@
-"""How long an allreduce takes by size, number of ranks, route and library, beside the simulator's prediction."""
+"""How long an allreduce takes by size, number of ranks, route and library."""
 
 import itertools
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -15,7 +14,6 @@ from train.bench.measure import COUNT, Bench, PlaceOptions, Report, effort, inte
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
-    from configs.schema import Cluster
     from train.bench.launching import Jobs
 
 _SAMPLES = 3
@@ -30,7 +28,7 @@ _OF_ONE_MACHINE = ("gloo", "shared_memory")
 class AllreduceBench(PlaceOptions, Bench):
     """See `train.bench.measure.Bench`."""
 
-    question = "time and bandwidth of an allreduce by size, ranks, route and library, beside the prediction"
+    question = "time and bandwidth of an allreduce by size, ranks, route and library"
 
     sizes: Sequence[int] = option(
         "bytes of a rank's buffer", (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26), metavar="BYTES", nargs="+",
@@ -59,22 +57,23 @@ class AllreduceBench(PlaceOptions, Bench):
         notes = [
             "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
             "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
-            "predicted_ms: the collective alone, where the simulator knows machine and route; a small buffer also "
-            "waits for the library's next cycle",
+            "a small buffer also waits for the library's next cycle; simulate --collectives predicts the sum alone",
         ]
         return Report(rows, notes)
 
-    def _start(self, jobs: "Jobs", cluster: "Cluster", overrides: Sequence[str], sizes: Sequence[int]) -> Figures:
+    def _start(self, jobs: "Jobs", ranks: int, overrides: Sequence[str], sizes: Sequence[int]) -> Figures:
         """Start the ranks, and return the figures of every size."""
         task = {"cluster": self.cluster, "overrides": overrides, "rounds": _SAMPLES, "sizes": sizes}
         found = jobs.ranks("steps.allreduce", task).samples
         figures: dict[str, float] = {}
         for size in sizes:
-            figures |= _figures(cluster, size, median(each["allreduce_ms"] for each in found[str(size)]))
+            allreduce_ms = median(each["allreduce_ms"] for each in found[str(size)])
+            bus_gb_per_s = 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6
+            figures |= {_time_of(size): allreduce_ms, f"{size:,} bytes: bus_gb_per_s": bus_gb_per_s}
         return figures
 
-    def _variants(self) -> "dict[str, tuple[Cluster, tuple[str, ...]]]":
-        """Return every number of ranks over every library and route: title -> cluster, and what changes its file so.
+    def _variants(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """Return every number of ranks over every library and route: title -> ranks, and what changes the cluster so.
 
         Raises:
             UserError: A number of ranks does not fit the cluster's nodes.
@@ -102,21 +101,9 @@ class AllreduceBench(PlaceOptions, Bench):
             overrides = (*self.overrides, *own)
             cluster = load_cluster(self.cluster, overrides)
             way = f"{cluster.communication.allreduce}, {cluster.communication.carrier}"
-            variants[f"{cluster.world_size} ranks, {way}"] = cluster, overrides
+            variants[f"{cluster.world_size} ranks, {way}"] = cluster.world_size, overrides
         return variants
 
 
 def _time_of(size: int) -> str:
     return f"{size:,} bytes: allreduce_ms"
-
-
-def _figures(cluster: "Cluster", size: int, allreduce_ms: float) -> dict[str, float]:
-    """Return the time, the bandwidth, and the simulator's prediction where it has one."""
-    from train.sim.conditions import predict_allreduce
-
-    ranks, words = cluster.world_size, f"{size:,} bytes"
-    bus_gb_per_s = 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6
-    figures = {_time_of(size): allreduce_ms, f"{words}: bus_gb_per_s": bus_gb_per_s}
-    with suppress(UserError):  # The simulator does not know every machine and route.
-        figures[f"{words}: predicted_ms"] = 1e3 * predict_allreduce(cluster, size)
-    return figures
