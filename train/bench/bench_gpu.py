@@ -325,18 +325,15 @@ class _Part:
             self.ranks("gpu.profile", task, f"batch {batch}, {self.kind}: {{}}")
 
     def levers(self) -> None:
-        """What do cuDNN's search, four input channels, batch 400 and fused batch norms gain in a step?"""
+        """What do four input channels, batch 400 and fused batch norms gain in a step?"""
         batch, larger = self.of((256, 400), (8, 12))
-        title, task = self.step(batch, self.kind, "eager")
         cases = [
-            (title, task),
+            self.step(batch, self.kind, "eager"),
             self.step(batch, self.kind, "eager", "cluster.engine.batch_norm=fused"),
             self.step(batch, self.kind, "eager", "model.input_channels=4"),
             self.step(larger, self.kind, "eager"),
         ]
         self.in_turn("steps", dict(cases))
-        # In a process of its own, because a process keeps the engine that cuDNN has found for a convolution.
-        self.in_turn("steps", {f"{title}, cuDNN tries ten engines": {**task, "most_engines": 10}})
 
     def compiled(self) -> None:
         """What does torch.compile gain in a step, also as a CUDA graph?"""

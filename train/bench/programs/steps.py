@@ -43,7 +43,6 @@ def main(  # noqa: PLR0913 (the values of a task)
     seconds: float = 0.0,
     reads_images: bool = False,
     has_parts: bool = False,
-    most_engines: int | None = None,
     trains: bool = True,
 ) -> None:
     """Measure the milliseconds of a step and images/s; each sample is the mean of some steps.
@@ -59,16 +58,10 @@ def main(  # noqa: PLR0913 (the values of a task)
         reads_images: Take the images from the packed data set, instead of one batch from memory.
         has_parts: Also measure the warm-up and the first step, and in each sample the parts of a step and of an
             evaluation.
-        most_engines: Of a convolution's engines, those that cuDNN tries before the first step; 0: all; if None, as a
-            run does.
         trains: Take steps, instead of only the batches of ``reads_images``.
     """
     loaded, identity = load_both(recipe, cluster, overrides), read_identity(os.environ)
     rank = open_rank(*loaded, identity, reads_images=reads_images)
-    if most_engines is not None:
-        import torch  # noqa: PLC0415 (other environments have none)
-
-        torch.backends.cudnn.benchmark_limit = most_engines
     batch = rank.random_batch()
     source = _Fetched(rank.open_images()) if reads_images else open_repeated(batch)
     start = {}
