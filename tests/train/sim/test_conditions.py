@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from configs.errors import ConfigError, UserError
-from configs.load import dump, load_both
+from configs.load import dump, load_both, load_cluster
 from tests.configs.test_progressive_resizing import GROWING
 from train.sim.__main__ import main
+from train.sim.collectives import allreduce
 from train.sim.conditions import (
     DESCRIPTION,
     MeasuredStep,
@@ -21,8 +22,11 @@ from train.sim.conditions import (
     keep_steps,
     load_steps,
     measure_run,
+    predict_allreduce,
 )
+from train.sim.constants import load_calibration
 from train.sim.forecast import Forecast, forecast
+from train.sim.hardware import machine_of_cluster
 
 RATES = "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2}"
 
@@ -213,3 +217,11 @@ def test_other_constants_accelerators_or_processors_outdate_all_steps_and_a_new_
         digests.append(fingerprint(description, "cpu"))
         assert fingerprint(description, "gpu") == before, "only a CPU's steps depend on this machine"
     assert len({before, *digests}) == 3
+
+
+@pytest.mark.parametrize("route", ["flat", "hierarchical", "torus"])
+def test_a_route_is_predicted_as_the_simulators_algorithm(route: str) -> None:
+    cluster = load_cluster("dgx-a100", ["cluster.num_nodes=4", f"cluster.communication.allreduce={route}"])
+    topology = machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency)
+    expected_s = allreduce({"flat": "auto", "torus": "hierarchical"}.get(route, route), topology, 64 << 20)
+    assert predict_allreduce(cluster, 64 << 20) == pytest.approx(expected_s)
