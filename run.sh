@@ -54,7 +54,7 @@ find_python() {
   exit 2
 }
 
-# Says how this machine gets such a Python; launch/setup/packages.py names all else. apt has the distribution's
+# Says how this machine gets such a Python; launch/setup/checks.py names all else. apt has the distribution's
 # own version alone, which is no help if that is too old.
 python_remedy() {
   local as_root=

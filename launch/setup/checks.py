@@ -12,7 +12,18 @@ from pathlib import Path
 from configs.errors import UserError
 from launch.setup.gpu import NEEDS, Gpu, find_toolkit
 from launch.setup.layout import ENGINES, MACHINES, NEWEST_PYTHON, Engine, Kind, Variant
-from launch.setup.packages import REMEDIES
+
+REMEDIES = {
+    "venv": f"apt-get update && apt-get install {Path(sys.executable).name}-venv, or use a Python that has the modules "
+    "venv and ensurepip",
+    "compiler": "apt-get update && apt-get install g++ (gcc-c++ with dnf or zypper)",
+    "make": "apt-get update && apt-get install make",
+    "mpi": "apt-get update && apt-get install libopenmpi-dev (openmpi-devel with dnf)",
+}
+"""What is missing -> how it is installed, as root: by Debian and Ubuntu's packages, and others' where they differ.
+
+Red Hat's and SUSE's Pythons can all make virtual environments. ``run.sh`` says the same of Python itself.
+"""
 
 
 def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes: int) -> list[str]:

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from configs.machine_limits import default_workers
+from launch.setup.checks import REMEDIES
 from launch.setup.child import explain
 from launch.setup.gpu import find_toolkit
 from launch.setup.layout import ROOT, Environment, Variant
-from launch.setup.packages import REMEDIES
 
 _MPI_PROGRAM = "#include <mpi.h>\nint main(int argc, char **argv) { return MPI_Init(&argc, &argv); }\n"
 
