@@ -73,9 +73,10 @@ def test_a_variable_that_is_set_anew_is_told_where_none_was_set() -> None:
     ]
 
 
-def test_threads_folders_and_words_may_change_but_the_recipe_may_not() -> None:
+def test_threads_folders_words_and_comparisons_may_change_but_the_recipe_may_not() -> None:
     begun = fixed_settings(*load_both("digits", None, []))
-    for free in ("cluster.engine.threads=2", "cluster.paths.runs=/elsewhere", "mlperf.submits=false"):
+    machine = "cluster.engine.threads=2", "cluster.paths.runs=/elsewhere"
+    for free in (*machine, "mlperf.submits=false", "run.compare_every_steps=5"):
         assert require_unchanged(begun, fixed_settings(*load_both("digits", None, [free])), "run") == []
     for fixed, message in (
         ("run.epochs=5", "run.epochs: got 5, the run was started with 6"),
