@@ -188,10 +188,12 @@ def test_what_cannot_begin_is_refused_in_one_line(
 
 
 def test_an_acceptance_that_does_not_come_to_its_end_leaves_no_verdict_of_an_earlier_one(tmp_path: Path) -> None:
-    (tmp_path / "accept.json").write_text("{}", encoding="utf-8")
+    earlier = {"accept.json", "accept.xml", "accept.html"}
+    for name in earlier:
+        (tmp_path / name).write_text("{}", encoding="utf-8")
     runs = "cluster.paths.runs=/proc/none"  # in which the ranks cannot report
     assert main(["accept", "--cluster", "laptop", "--out", str(tmp_path), "--set", runs]) == 2
-    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "earlier-accept.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", *(f"earlier-{name}" for name in earlier)}
 
 
 @pytest.mark.parametrize(
