@@ -56,3 +56,5 @@ def test_each_outcome_begins_at_its_bound() -> None:
     for epochs, outcome in beyond:
         assert compare_with_reference(run(epochs)).outcome == outcome
     assert f"accepted: {reference.least:.2f} epochs or more" in compare_with_reference(run(30)).words
+    # MLPerf takes back what a run gains by fewer epochs than its reference has on average: 35.154 / 34.5.
+    assert compare_with_reference(run(34.5)).words.endswith("; the score is multiplied by 1.0190")
