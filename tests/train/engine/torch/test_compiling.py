@@ -84,10 +84,17 @@ def test_eager_runs_do_not_wait_for_the_import_of_the_compiler() -> None:
 
 
 @pytest.mark.medium
-def test_a_rank_starts_no_more_compilers_than_it_may_use_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "usable", "compilers"),
+    [(1, 1, 1), (1, 64, 32), (8, 64, 8), (8, 4, 4)],
+    ids=["bound to a core", "as many as Inductor would start", "a share for each rank", "bound to a part of the share"],
+)
+def test_a_rank_starts_no_more_compilers_than_it_may_use_cores(
+    ranks: int, usable: int, compilers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = pytest.importorskip("torch._inductor.config")
     monkeypatch.setattr("os.cpu_count", lambda: 64)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {5})
-    monkeypatch.setattr(settings, "compile_threads", 32)
-    small_network("torch", COMPILE)
-    assert settings.compile_threads == 1
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(usable)})
+    with settings.patch(compile_threads=32):
+        small_network("torch", COMPILE, f"cluster.ranks_per_node={ranks}")
+        assert settings.compile_threads == compilers
