@@ -18,7 +18,7 @@ _LIBRARIES = {"torch": "torch", "mxnet": "horovod.mxnet"}
 
 
 def main(folder: Path, settings: list[str]) -> None:
-    """Wait for the other rank, connect, and print the sum of the ranks' numbers and the seconds."""
+    """Wait for the other rank, connect, and write the sum of the ranks' numbers, the seconds, and Gloo's interface."""
     cluster, identity = load_cluster("laptop", settings), read_identity(os.environ)
     importlib.import_module(_LIBRARIES[cluster.engine.name])
     (folder / f"ready-{identity.rank}").touch()
@@ -29,7 +29,8 @@ def main(folder: Path, settings: list[str]) -> None:
     met = communicator.gather("numbers", identity.rank + 5)
     seconds = time.monotonic() - begin
     communicator.gather("all ranks are done", 0)
-    (folder / f"met-{identity.rank}").write_text(f"{sum(met)} {seconds:.2f}", encoding="utf-8")
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "none")
+    (folder / f"met-{identity.rank}").write_text(f"{sum(met)} {seconds:.2f} {interface}", encoding="utf-8")
 
 
 if __name__ == "__main__":
