@@ -51,6 +51,7 @@ def test_three_evaluations_at_chance_with_a_flat_loss_end_the_run_with_figures_a
     ("overrides", "steps", "evaluations"),
     [
         (["run.epochs=9", "data.train_samples=32000"], 500, 5),  # half of 4,500 steps is 2,250
+        (["run.epochs=9", "data.train_samples=32000", "schedule.warmup_epochs=3"], 500, 6),  # after 1,500 of warm-up
         (["run.epochs=4", "data.train_samples=32000"], 500, 3),  # 2,000 steps, but two evaluations are too few
         (["run.epochs=30", "data.train_samples=640"], 10, 20),  # 300 steps: half are 150, fewer than 200
         (["run.epochs=10", "data.train_samples=640"], 10, None),  # 100 steps in all
@@ -59,8 +60,8 @@ def test_three_evaluations_at_chance_with_a_flat_loss_end_the_run_with_figures_a
 def test_a_run_is_watched_for_half_of_it_and_200_steps_before_it_is_ended(
     overrides: list[str], steps: int, evaluations: int | None
 ) -> None:
-    rule = _rule(*overrides, "schedule.warmup_epochs=0")
-    epochs = next(int(word.removeprefix("run.epochs=")) for word in overrides if "epochs" in word)
+    rule = _rule("schedule.warmup_epochs=0", *overrides)
+    epochs = next(int(word.removeprefix("run.epochs=")) for word in overrides if "run.epochs" in word)
     told = _told(rule, [(60, FLAT[:2] * (steps // 2))] * epochs, 600)
     assert (told.index(True) + 1 if True in told else None) == evaluations
 
