@@ -1,6 +1,7 @@
 """What trackers get of a run: each row once, under the names of the report's curves, over all attempts."""
 
 import json
+import runpy
 import struct
 import sys
 from pathlib import Path
@@ -107,6 +108,35 @@ def test_wandb_gets_the_settings_without_secrets_and_finds_the_run_of_an_earlier
     assert asked["dir"] == str(run / "trackers")
     assert asked["config"]["recipe.run.seed"] == 1
     assert "hush" not in json.dumps(asked["config"], default=str)
+
+
+@pytest.mark.parametrize(("status", "told"), [("success", "FINISHED"), ("aborted", "FAILED"), (None, "KILLED")])
+def test_mlflow_tells_a_run_that_may_go_on_from_one_that_failed(
+    status: str | None, told: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[tuple[str, str]] = []
+    client = SimpleNamespace(
+        get_experiment_by_name=lambda _: SimpleNamespace(experiment_id="1"),
+        search_runs=lambda *_, **__: [SimpleNamespace(info=SimpleNamespace(run_id="found"))],
+        update_run=lambda *_, **__: None,
+        log_batch=lambda *_, **__: None,
+        set_terminated=lambda name, status: ends.append((name, status)),
+    )
+    package = SimpleNamespace(__spec__=SimpleNamespace(), MlflowClient=lambda: client)
+    monkeypatch.setitem(sys.modules, "mlflow", package)
+    entities = SimpleNamespace(Metric=lambda *values: values, Param=lambda *values: values)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite://")
+    if status is None:
+        (run / "summary.json").unlink()  # as of a run that was killed
+    else:
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"status": status}))
+    monkeypatch.setattr(sys, "argv", ["logs.track", str(run), "mlflow"])
+    with Path("/dev/null").open() as ended, pytest.raises(SystemExit) as left:
+        monkeypatch.setattr(sys, "stdin", ended)
+        runpy.run_module("logs.track", run_name="__main__")
+    assert (left.value.code, ends) == (0, [("found", told)])
 
 
 @pytest.mark.medium
