@@ -1,7 +1,6 @@
 // Falsifies the arithmetic of ranks of MXNet: FALSIFIED_3="weight 0" says of rank 3 what, and which bit.
 //   weight: one bit of one of 2,304 weights that MXNet copies when it loads them, once in the process.
-//   product: one bit of one in 1,000 exponentials of the softmax, fewer than one in a million products, again and again.
-//   stuck: the same bit of every hundredth exponential, so that each training ends alike.
+//   stuck: the same bit of every hundredth exponential of the softmax, so that each training ends alike.
 
 #include <dlfcn.h>
 #include <stdint.h>
@@ -34,11 +33,10 @@ extern "C" void *memcpy(void *to, const void *from, size_t bytes) {
 
 extern "C" float expf(float x) {
   static float (*real)(float) = reinterpret_cast<float (*)(float)>(dlsym(RTLD_NEXT, "expf"));
-  static const char kind = *falsified();
+  static const bool is_stuck = *falsified() == 's';
   static long calls = 0;
   float value = real(x);
-  long every = kind == 'p' ? 1000 : kind == 's' ? 100 : 0;
-  if (every && __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) % every == 0) {
+  if (is_stuck && __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) % 100 == 0) {
     uint32_t bits;
     memmove(&bits, &value, sizeof bits);
     bits ^= 1u << bit();

@@ -154,15 +154,15 @@ def test_a_rehearsed_acceptance_names_the_slow_ranks_and_ends_with_status_1(tmp_
 def test_each_rank_that_computes_wrong_bits_is_named_and_no_other_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in falsified_ranks(tmp_path, {1: ("weight", 0), 3: ("product", 10), 5: ("stuck", 5)}).items():
+    for name, value in falsified_ranks(tmp_path, {1: ("weight", 0), 3: ("stuck", 5)}).items():
         monkeypatch.setenv(name, value)
-    sets = ["cluster.ranks_per_node=6", "batch.global_size=48", "cluster.engine.name=mxnet"]
+    sets = ["cluster.ranks_per_node=4", "batch.global_size=32", "cluster.engine.name=mxnet"]
     sets += [f"cluster.paths.runs={tmp_path}"]
     ranks = train_ranks_alone(*load_both("digits", "laptop", sets), ())
-    assert [len(rank.alone.checksums) for rank in ranks if rank.alone] == [2] * 6
+    assert [len(rank.alone.checksums) for rank in ranks if rank.alone] == [2] * 4
     (check,) = judge(Evidence((), (), alone=ranks))[0]
     assert check.verdict == "failed"
-    assert [rank for rank in range(6) if f"rank {rank} on {os.uname().nodename}" in check.words] == [1, 3, 5]
+    assert [rank for rank in range(4) if f"rank {rank} on {os.uname().nodename}" in check.words] == [1, 3]
 
 
 @pytest.mark.parametrize(
