@@ -54,11 +54,11 @@ def test_the_log_begins_with_who_submits_and_a_cleared_cache_only_if_it_is(tmp_p
 
 SMALL = [
     "data={name: none, source: synthetic, train_samples: 64, eval_samples: 16, crop: {kind: none}}",
-    "model.name=resnet8", "model.image_size=8", "batch.global_size=16", "run.epochs=4", "run.eval_every_epochs=1",
+    "model.name=resnet8", "model.image_size=8", "batch.global_size=16", "run.epochs=2", "run.eval_every_epochs=1",
     "run.eval_first_epoch=1", "run.target_top1=null", "run.log_every_steps=1", "schedule.warmup_epochs=1",
     "cluster.communication.kind=devices", "cluster.checkpoint.every_epochs=1", "cluster.checkpoint.keep=9",
 ]  # fmt: skip
-"""Four epochs of four steps."""
+"""Two epochs of four steps."""
 
 
 class Signals:
@@ -151,7 +151,6 @@ AVERAGE = ["optimizer.average_half_life_steps=4", "optimizer.average_every_steps
 def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_metrics_of_one_in_one_go(
     tmp_path: Path, watchdogs: list[_Watched], stop: int, overrides: list[str]
 ) -> None:
-    overrides = [*overrides, "run.epochs=2"]
     assert _train(tmp_path / "whole", *overrides) == 0
     cluster = load_cluster("laptop", [])
     assert watchdogs[0].told == [cluster.communication.timeout_s, cluster.watchdog_s, "rest"]
@@ -183,7 +182,7 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_m
 def test_frozen_layers_keep_the_bits_they_began_with_through_a_stop_into_the_checkpoint_and_the_export(
     tmp_path: Path, frozen: str, overrides: list[str]
 ) -> None:
-    assert _train(tmp_path / "first", "run.epochs=2") == 0
+    assert _train(tmp_path / "first") == 0
     given = [*overrides, *starting_weights(tmp_path / "first"), "run.seed=2", f"model.frozen=[{frozen}]"]
     assert _train(tmp_path / "whole", *given) == 0
     ranks = load_both("digits", "laptop", [*SMALL, *overrides])[1].world_size
@@ -227,7 +226,7 @@ def test_averages_of_weights_and_over_flips_are_evaluated_and_exported_and_chang
 def test_the_best_evaluation_is_exported_also_of_a_run_that_was_stopped_and_averages_its_weights(
     tmp_path: Path,
 ) -> None:
-    keys = ["cluster.checkpoint.best=true", "cluster.checkpoint.keep=1", *AVERAGE, "schedule.base_lr=2"]
+    keys = ["cluster.checkpoint.best=true", "cluster.checkpoint.keep=1", *AVERAGE, "schedule.base_lr=2", "run.epochs=4"]
     assert _train(tmp_path / "whole", *keys) == 0
     with pytest.raises(RunStopped):
         _train(tmp_path / "begun", *keys, last=22)
@@ -290,7 +289,7 @@ def test_the_averages_of_two_ranks_are_those_of_the_states_after_each_step_and_a
             np.testing.assert_allclose(arrays[f"evaluated/{tensor}"], each / count, rtol=1e-5, atol=1e-6)
     ExportedRun.open(folder).onnx_export()
     for name, begin in (("from run", folder), ("from export", folder / "export")):
-        assert _train(tmp_path / name, "run.epochs=2", *starting_weights(begin)) == 0
+        assert _train(tmp_path / name, *starting_weights(begin)) == 0
     assert _result(tmp_path / "from run") == _result(tmp_path / "from export")
 
 
@@ -321,9 +320,9 @@ def test_a_run_that_version_0_1_0_began_goes_on_with_averages_of_the_statistics_
 def test_what_changed_when_a_run_was_resumed_is_in_its_summary_and_in_its_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(RunStopped):
         _train(tmp_path / "begun", last=6)
-    assert _train(tmp_path / "again", "run.epochs=5", begun=tmp_path / "begun") == 0
+    assert _train(tmp_path / "again", "run.epochs=3", begun=tmp_path / "begun") == 0
     (change,) = RunFolder(tmp_path / "again").summary().changes or []
-    assert change.startswith("5 epochs instead of 4")
+    assert change.startswith("3 epochs instead of 2")
     assert read(RunFolder(tmp_path / "again").checkpoints.files()[0]).meta["changes"] == [change]
 
 
@@ -376,7 +375,7 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
     )  # as the only worker of a server
     recipe, cluster = load_both(
         "digits", "laptop",
-        [*SMALL, "run.epochs=2", "cluster.ranks_per_node=1", "cluster.communication.kind=parameter_server_async"],
+        [*SMALL, "cluster.ranks_per_node=1", "cluster.communication.kind=parameter_server_async"],
     )  # fmt: skip
     (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
     signals = Signals(None)
@@ -389,7 +388,7 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
 
 @pytest.mark.medium
 def test_a_run_leaves_its_files_and_every_number_of_its_summary_in_its_column(tmp_path: Path) -> None:
-    assert _train(tmp_path / "run", "run.epochs=2", "cluster.engine.timing=true", "run.seed=7") == 0
+    assert _train(tmp_path / "run", "cluster.engine.timing=true", "run.seed=7") == 0
     files = {
         name: json.loads((tmp_path / "run" / f"{name}.json").read_text()) for name in ("startup", "ranks", "usage")
     }
