@@ -75,6 +75,12 @@ class Ending:
         return {"message": told} if isinstance(told, str) else told
 
     @cached_property
+    def kill(self) -> Mapping[str, Any]:
+        """The cause, if it is that a signal killed a rank; or empty."""
+        number = self.own.get("killed_by") or (self.silent and self.silent[2])
+        return self.cause if number and number > 0 else {}
+
+    @cached_property
     def was_stopped(self) -> bool:
         """Whether the run ended because it was told to stop, and nothing else went wrong.
 

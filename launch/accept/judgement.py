@@ -284,7 +284,7 @@ def _wrong(rank: RankFacts, right: str | None, by: str) -> str:
     """Return what is wrong with the trainings of a rank; empty if nothing is."""
     alone = rank.alone
     if alone is None or not alone.checksums:
-        return f"did not finish the training alone: {alone.failure if alone else 'it ended or hung'}"
+        return f"did not finish the training alone: {alone.failure if alone else rank.failure or 'it ended or hung'}"
     if len(set(alone.checksums)) > 1:
         return f"computed {' and then '.join(alone.checksums)} from the same seed"
     if not alone.are_finite:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +27,7 @@ from launch.doctor.check_result import CheckResult, Expected, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
 from launch.doctor.step_checks import rankings_of
+from launch.failure_cause import Ending
 from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under, without_cuda
@@ -34,7 +36,7 @@ from launch.submit.reach import leads_here
 from launch.submit.schedulers import SCHEDULERS
 from logs.claims import job_id
 from logs.disk import explain_disk_errors
-from logs.folder import CONFIG_FILE
+from logs.folder import CONFIG_FILE, RunFolder
 from logs.nodes import NodeScore
 from train.networks.arch import network_of
 from train.plan.document import plan_document
@@ -177,12 +179,23 @@ def _probe(recipe: Recipe, cluster: Cluster, named: Sequence[str], **wanted: Any
     """
     with _reports_folder(cluster) as folder:
         (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
-        command = command_of(Program.PROBE, str(folder), json.dumps(wanted))
+        command = command_of(Program.PROBE, json.dumps(wanted), str(folder))
         outcome = run_under(cluster, command, rank_environment(cluster), hosts=named)
-        ranks = [replace(rank, host=_host_of(rank, cluster, named)) for rank in read_facts(folder)]
+        kill = Ending.read(RunFolder(folder), outcome).kill
+        ranks = [replace(_with_kill(rank, kill), host=_host_of(rank, cluster, named)) for rank in read_facts(folder)]
     if stopped_by := outcome.interrupted_by or outcome.stopped_by:
         raise SystemExit(128 + stopped_by)
+    if kill and kill["rank"] not in {rank.rank for rank in ranks}:  # The local launcher prints nothing of it.
+        sys.stderr.write(f"{kill['message']}\n")
     return ranks
+
+
+def _with_kill(rank: RankFacts, kill: Mapping[str, Any]) -> RankFacts:
+    """Return the report of a rank; if a signal killed this one, with what the rank could not report."""
+    if rank.rank != kill.get("rank"):
+        return rank
+    failure = kill["message"].removeprefix(f"rank {rank.rank} on {kill['host']} ")
+    return replace(rank, failure=failure, is_second_hand=False)
 
 
 def _host_of(rank: RankFacts, cluster: Cluster, named: Sequence[str]) -> str:

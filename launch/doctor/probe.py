@@ -89,12 +89,13 @@ class _Report:
         write_facts(self.folder, self.facts)
 
 
-def main(folder: str, wanted: str) -> int:
+def main(wanted: str, folder: str) -> int:
     """Run one rank.
 
     Args:
-        folder: Has the config.yaml, and takes the facts; on a disk that all hosts share.
         wanted: The values of `Wanted` that differ from their defaults, as JSON.
+        folder: Has the config.yaml, and takes the facts; on a disk that all hosts share. It is the last argument, as of
+            every rank: whoever starts ranks stops them, and reports their end, by files in it.
 
     Returns:
         0, or 1 if the ranks could not connect, or the allreduce or the step failed.

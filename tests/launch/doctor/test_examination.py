@@ -38,18 +38,19 @@ class _Ranks:
     full: Collection[str] = ()
     hosts: Sequence[str] = ("here",)
     slow: Mapping[str, float] = field(default_factory=dict)
+    silent: Collection[int] = ()
     started: list[tuple[Recipe, Cluster, list[str]]] = field(default_factory=list)
 
     def __call__(
         self, cluster: Cluster, command: Sequence[str], _variables: Mapping[str, str], *, hosts: Sequence[str] = ()
     ) -> Outcome:
         at = next(number for number, word in enumerate(command) if "/.doctor-" in word)
-        folder, wanted = Path(command[at]), json.loads(command[at + 1])
+        folder, wanted = Path(command[at]), json.loads(command[at - 1])
         words = [name for name in ("data", "step") if wanted[name]]
         self.started.append((*load_run(folder / "config.yaml"), words))
         machine = inspect_machine(cluster)
         full = FolderFacts("/full", free_bytes=0, is_writable=True)
-        for rank in reversed(range(cluster.world_size)):
+        for rank in reversed([rank for rank in range(cluster.world_size) if rank not in self.silent]):
             host, local = self.hosts[rank // cluster.ranks_per_node], rank % cluster.ranks_per_node
             facts = RankFacts(rank, local, cluster.world_size, host, [0, 1])
             if len(self.hosts) > 1:
@@ -95,6 +96,21 @@ def test_ranks_that_a_signal_stops_are_not_judged(
     with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
         doctor(_Ranks(outcome))
     assert capsys.readouterr().out == ""
+
+
+def test_a_rank_that_a_signal_killed_is_named_with_the_signal(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 1 is killed before the allreduce ends, or before its first report; rank 0 fails when it misses rank 1."""
+    killed = Outcome(137, ((0, 1), (1, 128 + signal.SIGKILL)))
+    status, told = doctor(_Ranks(killed))
+    assert status == 1
+    assert re.search(r"^FAIL  allreduce \(here\): rank 1 on here: was killed by signal 9;", told, re.MULTILINE)
+    monkeypatch.setattr(examination, "run_under", _Ranks(killed, silent=[1]))
+    assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 1
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"rank 1 on \S+ was killed by signal 9\n", printed.err)
+    assert "1 of 2 did not report: 1; see the launcher's output above" in printed.out
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
                 probe, "run_ranks_here",
                 lambda _cluster, who, ledger, examine: examine(who, ledger, lambda *_: connect()),
             )  # fmt: skip
-            status = probe.main(str(tmp_path), json.dumps(dict.fromkeys(words, True)))
+            status = probe.main(json.dumps(dict.fromkeys(words, True)), str(tmp_path))
         assert limits == [((33 + (170 if "step" in words else 60),), {"exit": True})]
         return status, _written(tmp_path, identity.rank)
 
