@@ -28,6 +28,7 @@ class Scheduler:
         id_in_output: Regular expression whose first group is the job's id in the output of ``submit``.
         watch: Shell command that shows the state of job ``{job}``.
         cancel: Shell command that ends job ``{job}``.
+        has: Shell command that succeeds while job ``{job}`` waits or runs; empty if there is none.
         without: Option of ``submit`` that keeps a job off the hosts ``{hosts}``, separated by commas; empty if it has
             none.
         job_variable: Environment variable that is set inside a job and nowhere else.
@@ -46,6 +47,7 @@ class Scheduler:
     cancel: str
     launchers: tuple[str, ...]
     id_in_output: str = r"([^;]+)"
+    has: str = ""
     without: str = ""
     job_variable: str = ""
     script_name: str = "job.sh"

@@ -30,6 +30,8 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         submit="sbatch --parsable",
         watch="squeue --jobs={job}",
         cancel="scancel {job}",
+        # Of a job that is cancelled, the last processes may be COMPLETING for a while.
+        has="squeue --noheader --jobs={job} --states=PENDING,CONFIGURING,RUNNING,SUSPENDED | grep -q .",
         without="--exclude={hosts}",
         job_variable="SLURM_JOB_ID",
         launchers=("srun", "mpirun", "local"),
@@ -40,6 +42,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     "gridengine": Scheduler(
         submit="qsub -terse",
         watch="qstat -j {job}",
+        has="qstat -j {job}",
         cancel="qdel {job}",
         job_variable="PE_HOSTFILE",
         launchers=("mpirun", "horovodrun", "local"),
@@ -48,6 +51,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     "pbs": Scheduler(
         submit="qsub",
         watch="qstat -f {job}",
+        has="qstat {job}",  # Of a job that has ended, it tells with -x only.
         cancel="qdel {job}",
         job_variable="PBS_NODEFILE",
         launchers=("mpirun", "horovodrun", "local"),

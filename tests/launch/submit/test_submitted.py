@@ -20,7 +20,7 @@ from tests.launch.stand_in import write_program
 
 _CLIENTS = {
     "sbatch": "echo $* >asked; echo $(($(cat job) + 1)) | tee job.new; mv job.new job",
-    "squeue": 'echo "$1 pending"',
+    "squeue": '[ "$1" != --noheader ] || exec cat queued; echo "$1 pending"',
     "scancel": '[ "$1" != 9 ] || { echo "Invalid job id" >&2; exit 1; }; echo "$1" >cancelled',
 }
 _PLACE = ["--cluster", "laptop", "--set=cluster.scheduler.kind=slurm", "--set=cluster.scheduler.wall_time_s=600",
@@ -155,7 +155,7 @@ def test_a_job_is_cancelled_by_its_folder_and_a_refusal_is_one_line(
 
 
 @pytest.mark.medium
-def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_not(
+def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_waits_or_ended_is_not(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim = RunFolder(run).claims.take()
@@ -163,6 +163,10 @@ def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_n
     assert "a run is active in it" in capsys.readouterr().err
     claim.release()
     RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
+    (run.parent / "queued").write_text("8 held\n", encoding="utf-8")
+    assert main(["submit", "--resume", str(run)]) == 2
+    assert "its job 8 waits or runs" in capsys.readouterr().err
+    (run.parent / "queued").unlink()
     assert main(["submit", "--resume", str(run)]) == 0
     assert "digits: job 9, 2 ranks on 1 node" in capsys.readouterr().out
     assert (run / "unfinished").exists()
