@@ -22,7 +22,7 @@ from configs.lock import locked
 from configs.reading import Unreadable, exists, patiently
 from configs.sync import sync
 from data.forms.catalogue import form_of
-from data.manifest import SPLITS, Manifest, load_manifest
+from data.manifest import MANIFEST_FILE, SPLITS, Manifest, load_manifest
 from data.space import require_space
 from data.verify import check_files
 
@@ -99,11 +99,15 @@ def stage(source: Path, disk: Path) -> Staged:
 
 
 def _is_whole(copy: Path, manifest: Manifest) -> bool:
-    """Return whether the copy is there with the right file sizes; remove a damaged copy."""
+    """Return whether the copy is there with the right file sizes, as it was written; remove a damaged copy."""
     if not exists(copy):
         return False
     try:
         check_files(copy, manifest)
+        # The manifest is written last. To copy again is cheaper than to read the whole copy.
+        written_ns = {file.name: patiently(file, file.stat).st_mtime_ns for file in copy.iterdir()}
+        if max(written_ns.values()) > written_ns.get(MANIFEST_FILE, 0):
+            raise UserError(f"{copy}: was written after it was copied")
     except Unreadable:  # It may be whole.
         raise
     except UserError:

@@ -137,8 +137,9 @@ def test_of_two_processes_one_copies_and_the_last_to_end_removes_the_copy(packed
     [
         "mv {copy} .{copy}.partial; printf XXXX | dd of=.{copy}.partial/train.rec conv=notrunc status=none",
         "truncate -s 1000 {copy}/train.rec",
+        "printf XXXX | dd of={copy}/train.rec seek=500 bs=1 conv=notrunc status=none",
     ],
-    ids=["a damaged part", "cut short"],
+    ids=["a damaged part", "cut short", "written later"],
 )
 def test_a_damaged_copy_is_replaced(packed: Path, tmp_path: Path, command: str) -> None:
     copy = stage(packed, tmp_path).folder.name
