@@ -183,18 +183,12 @@ def resubmit(folder: RunFolder) -> None:
     if owner := folder.claims.holder():
         raise UserError(f"{folder}: a run is active in it: {owner}; wait for its end, or cancel it with --cancel")
     require_unfinished(folder)
-    if _has_job(folder, job["job"]):
-        words = f"its job {job['job']} waits or runs; let it train, or end it with --cancel"
-        raise UserError(f"{folder}: {words}")
+    question = SCHEDULERS[cluster.scheduler.kind].has.format(job=job["job"])
+    if question and not _ask(question).returncode:
+        raise UserError(f"{folder}: its job {job['job']} waits or runs; let it train, or end it with --cancel")
     (folder / UNFINISHED_MARK).touch()
     spec = _described(recipe, cluster, (), runs)
     _hand_over(spec, *_without_bad_hosts(spec))
-
-
-def _has_job(folder: RunFolder, number: str) -> bool:
-    """Return whether the scheduler says that a job of a run has not ended."""
-    question = SCHEDULERS[folder.cluster.scheduler.kind].has
-    return bool(question) and _ask(question.format(job=number)).returncode == 0
 
 
 def _without_bad_hosts(spec: JobSpec) -> list[str]:
