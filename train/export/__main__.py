@@ -76,20 +76,19 @@ def _export(*, run: Path, dest: Path | None, data: Path | None, names: str, last
 
 
 def _prepare_images(run: ExportedRun) -> None:
-    """Check the evaluation images before anything is written."""
-    from configs.plan import plan_run
-    from train.dataset import images_of
-    from train.export.formats import ALONE
+    """Check the evaluation images before anything is written; they are read where they lie, also if the run copied."""
+    from configs.load import resolve_path
+    from data.verify import check_dataset
 
+    if run.recipe.data.source == "synthetic":
+        return
+    place = resolve_path(run.cluster.paths.data) / run.recipe.data.name
     try:
-        found = (
-            images_of(run.recipe, run.cluster, plan_run(run.recipe, run.cluster.world_size), ALONE).prepare().manifest
-        )
+        found = check_dataset(place, run.recipe.data, run.recipe.model.num_classes)
     except UserError as error:
         remedy = "--data DIR if the data sets are elsewhere, --no-evaluation to export without them"
         raise UserError(f"{error}; or give {remedy}") from None
-    if found and run.manifest and found.eval != run.manifest.eval:
-        place = f"{run.cluster.paths.data}/{run.recipe.data.name}"
+    if run.manifest and found.eval != run.manifest.eval:
         sys.stderr.write(f"warning: {place}: not the evaluation images of the run, whose scores may be others\n")
 
 

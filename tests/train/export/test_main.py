@@ -170,7 +170,7 @@ def test_a_checkpoint_that_the_run_removes_is_replaced_by_its_next_one_and_what_
 def test_where_the_data_set_has_gone_the_command_says_what_to_do_and_the_remedies_work(
     tmp_path: Path, shared_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _begun(tmp_path, "data.source=digits")
+    _begun(tmp_path, "data.source=digits", "cluster.paths.stage=$OF_THE_JOB")
     monkeypatch.setattr("train.export.formats.export_network", lambda *_: {"trained": 0.9}.items())
     monkeypatch.setattr("train.export.formats.evaluate", lambda *_: Score("top-1", 0.9, {"top1": 0.9}, ""))
     assert main(["export", str(tmp_path)]) == 2
