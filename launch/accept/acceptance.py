@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +16,7 @@ from configs.arguments import short_path
 from configs.errors import UserError
 from configs.interrupts import interrupt_left_to_child
 from configs.load import dump, load_recipe, resolve_path
+from configs.lock import locked
 from configs.plan import plan_run
 from configs.programs import Program, command_of
 from configs.reading import is_file
@@ -54,22 +56,22 @@ def accept(options: Options) -> int:
     """
     recipe, cluster = _settings(options)
     baseline = None if options.baseline is None else _read_baseline(options.baseline, cluster)
-    out = _out_folder(options, cluster)
-    evidence = _ask(options, recipe, cluster, out)
-    checks, figures = judge(replace(evidence, baseline=baseline))
-    acceptance = Acceptance(
-        time=datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
-        cluster=cluster.name,
-        recipe=recipe.name,
-        commit=_commit(evidence.ranks),
-        rehearsal=cluster.rehearsal is not None,
-        nodes=nodes_of(checks, evidence.ranks or evidence.alone),
-        checks=checks,
-        figures=figures,
-        energy=evidence.energy or RunEnergy(),
-    )
-    _write(acceptance, evidence, out, options.save_baseline)
-    sys.stdout.write(f"{acceptance}{short_path(out)}/accept.html\n")
+    with _out_folder(options, cluster) as out:
+        evidence = _ask(options, recipe, cluster, out)
+        checks, figures = judge(replace(evidence, baseline=baseline))
+        acceptance = Acceptance(
+            time=datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
+            cluster=cluster.name,
+            recipe=recipe.name,
+            commit=_commit(evidence.ranks),
+            rehearsal=cluster.rehearsal is not None,
+            nodes=nodes_of(checks, evidence.ranks or evidence.alone),
+            checks=checks,
+            figures=figures,
+            energy=evidence.energy or RunEnergy(),
+        )
+        _write(acceptance, evidence, out, options.save_baseline)
+        sys.stdout.write(f"{acceptance}{short_path(out)}/accept.html\n")
     return int(acceptance.verdict != "pass")
 
 
@@ -100,15 +102,22 @@ def _settings(options: Options) -> tuple[Recipe, Cluster]:
     return recipe, cluster
 
 
-def _out_folder(options: Options, cluster: Cluster) -> Path:
-    """Return the folder for the outputs, which is made."""
+@contextmanager
+def _out_folder(options: Options, cluster: Cluster) -> Iterator[Path]:
+    """Yield the folder for the outputs, which is made, and is this acceptance's alone."""
     name = f"accept-{cluster.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = options.out or resolve_path(cluster.paths.runs) / name
-    with explain_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in filter(is_file, (folder / name for name in ("accept.json", "accept.xml", "accept.html"))):
-            each.replace(each.with_name(f"earlier-{each.name}"))  # If this acceptance is stopped, it has none.
-    return folder
+    with ExitStack() as lock:
+        with explain_disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.enter_context(locked(folder, wait=False, is_needed=False))
+            except BlockingIOError:
+                told = f"{folder}: another acceptance writes into it; wait for its end, or give another --out"
+                raise UserError(told) from None
+            for each in filter(is_file, (folder / name for name in ("accept.json", "accept.xml", "accept.html"))):
+                each.replace(each.with_name(f"earlier-{each.name}"))  # If this acceptance is stopped, it has none.
+        yield folder
 
 
 def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evidence:

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from configs.load import ROOT, load_both, load_cluster, load_recipe
+from configs.lock import locked
 from configs.registry import has_engine
 from launch.accept.__main__ import main
 from launch.accept.acceptance import learn
@@ -194,6 +195,16 @@ def test_an_acceptance_that_does_not_come_to_its_end_leaves_no_verdict_of_an_ear
     runs = "cluster.paths.runs=/proc/none"  # in which the ranks cannot report
     assert main(["accept", "--cluster", "laptop", "--out", str(tmp_path), "--set", runs]) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", *(f"earlier-{name}" for name in earlier)}
+
+
+def test_an_acceptance_leaves_the_folder_of_another_one_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "accept.json").write_text("{}", encoding="utf-8")
+    with locked(tmp_path):
+        assert main(["accept", "--cluster", "laptop", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}: another acceptance writes into it; ")
+    assert [path.name for path in tmp_path.iterdir()] == ["accept.json"]
 
 
 @pytest.mark.parametrize(
