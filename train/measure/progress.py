@@ -141,6 +141,7 @@ class Progress:
         self._compared: Mapping[str, Any] = {}
         self._interval: list[StepLoss] = []
         self._measured, self._rate = (0, 0.0), 0.0
+        self._rates: deque[float] = deque()  # of intervals whose losses are not read yet
         self._bar = tqdm(
             total=total_steps, disable=None if visible else True, leave=False, dynamic_ncols=True,
             bar_format="{percentage:3.0f}% |{bar:8}| {desc}",
@@ -150,7 +151,7 @@ class Progress:
         """Add finished steps and report each completed interval; at the ``end`` also one that is cut short."""
         queued, seconds = self._clock.steps - self._measured[0], self._clock.stepping_s - self._measured[1]
         if at != "within" and queued:
-            self._rate = queued * self._global_batch_size / seconds
+            self._rates.append(queued * self._global_batch_size / seconds)
             self._measured = (self._clock.steps, self._clock.stepping_s)
         for loss in losses:
             self._interval.append(loss)
@@ -166,6 +167,8 @@ class Progress:
         loss = sum(means) / len(means) if means else math.nan
         skipped = sum(1 for each in self._interval if each.skipped)
         self._interval = []
+        if self._rates:
+            self._rate = self._rates.popleft()
         input_wait, exposed = self._clock.fractions()
         self._metrics.row(
             kind="interval", step=last.step, epoch=last.epoch, loss=loss, lr=last.lr, images_per_s=self._rate,

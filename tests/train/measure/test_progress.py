@@ -76,6 +76,18 @@ def test_an_interval_reports_the_mean_loss_and_the_last_steps_rate(monkeypatch: 
     assert rows.flushed == 1
 
 
+def test_a_row_has_the_rate_of_its_own_interval_however_late_its_losses_are_read() -> None:
+    progress, rows, clock = _progress()
+    clock.steps, clock.stepping_s = 3, 3.0
+    progress.steps(_losses(0, 1.0))  # two steps may still be running
+    clock.steps, clock.stepping_s = 6, 4.0
+    progress.steps(_losses(1, 1.0, 1.0, 1.0))
+    clock.steps, clock.stepping_s = 7, 6.0
+    progress.steps(_losses(4, 1.0, 1.0, 1.0), "end")
+    # 3 steps of 64 images in 3 s, 3 in 1 s, 1 in 2 s.
+    assert [(row["step"], row["images_per_s"]) for row in rows.rows] == [(2, 64.0), (5, 192.0), (6, 32.0)]
+
+
 def test_a_line_says_how_much_time_is_left_at_the_pace_so_far(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "train.measure.progress")
     progress, rows, clock = _progress(10, visible=True)
