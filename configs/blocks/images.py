@@ -85,4 +85,4 @@ class Data(Section):
         self.refuse(is_no_folder, "name", "the name of a folder in paths.data, without a slash")
         has_two_crops = self.eval_resize is not None and self.eval_central_share is not None
         self.refuse(has_two_crops, "eval_resize", "null beside data.eval_central_share")
-        self.refuse(min(self.std) <= 0, "std", "three numbers above 0")
+        self.refuse(min(self.std) < 1, "std", "three numbers of at least 1: pixels are 0 to 255, not 0 to 1")

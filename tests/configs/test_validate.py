@@ -31,7 +31,7 @@ MISTAKES = [
     ("data.name=4", "data.name", "a text"),
     ("data.mean=3", "data.mean", "a list"),
     ("data.mean=[1, 2]", "data.mean.2", "required, and missing"),
-    ("data.std=[1, 2, 0]", "data.std", "three numbers above 0"),
+    ("data.std=[0.229, 0.224, 0.225]", "data.std", "three numbers of at least 1: pixels are 0 to 255, not 0 to 1"),
     ("data.crop.area=[0.9, 0.5]", "data.crop.area", "0 < low <= high <= 1"),
     ("model.input_channels=1", "data.mean=[1, 2, 3]", "data.mean", "three equal numbers"),
     ("data.source=table", "loss.kind", "sigmoid for data.source: table"),
