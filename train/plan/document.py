@@ -112,12 +112,13 @@ def _image_sizes(recipe: Recipe, plan: RunPlan, epoch_s: Mapping[int, float]) ->
         {
             "side": taken.model.image_size,
             "first_epoch": epochs[0],
-            "last_epoch": epochs[-1],
+            "last_epoch": min(epochs[-1], plan.last_epoch),
             "steps": plan.steps_after(epochs[-1]) - plan.steps_after(epochs[0] - 1),
             "forward_macs_per_image": network_of(taken.model).macs,
             "epoch_s": epoch_s.get(taken.model.image_size),
         }
         for epochs, taken in recipe.spans
+        if epochs[0] <= plan.last_epoch
     ]
 
 
