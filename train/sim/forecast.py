@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from configs.arguments import counted
 from configs.errors import UserError
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe, Residual
@@ -366,4 +367,4 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], price: float |
         price: Price of an accelerator hour. If None, no cost is shown.
     """
     told = {"one": one, "row": forecast_row(one, price), "savings_ms": savings_ms, "price": price}
-    return fill_template(_TEMPLATE, **told, largest=LARGEST_CONVERGED, repr=repr).removesuffix("\n")
+    return fill_template(_TEMPLATE, **told, largest=LARGEST_CONVERGED, counted=counted, repr=repr).removesuffix("\n")

@@ -161,6 +161,7 @@ def savings_by_cause(scenario: Scenario) -> dict[str, float]:
         "ranks that are slower than others": saved_ms(scenario.with_constants(straggler=0.0)),
         "reductions that take multiprocessors from backward": saved_ms(_with_software(scenario, channels=0)),
         "negotiation between nodes": saved_ms(scenario.with_constants(multinode_s=0.0)),
+        "waiting for images": saved_ms(_with_software(scenario, images_per_s=None)),
         "all communication and waiting": saved_ms(_with_machine(scenario, ranks=1)),
     }
     return dict(sorted(savings.items(), key=lambda each: -each[1]))

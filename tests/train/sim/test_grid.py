@@ -88,6 +88,8 @@ def test_a_cause_that_is_not_there_costs_nothing_and_the_causes_come_by_size() -
         assert saved[cause] > 0
     alone = replace(SCENARIO, machine=replace(SCENARIO.machine, ranks=1))
     assert all(abs(each) < 1e-9 for each in savings_by_cause(alone).values())
+    starved = replace(SCENARIO, software=replace(SCENARIO.software, images_per_s=1.0))
+    assert next(iter(savings_by_cause(starved))) == "waiting for images"
     for cards, has_cause in ((1, True), (12, False)):  # of eight accelerators
         product = replace(SCENARIO.machine.accelerator, nics=cards)
         machine = replace(SCENARIO.machine, accelerator=product)
