@@ -33,6 +33,8 @@ def test_the_page_is_with_the_runs_below_the_clusters_folder_unless_told_otherwi
     assert main(["sweep", _study(tmp_path), *(word.format(folder=tmp_path) for word in words)]) == 0
     assert "not run: 1 cell: too large for this machine" in capsys.readouterr().out
     assert list(tmp_path.glob("**/grid.html")) == ([tmp_path / page] if page else [])
+    if page:
+        assert f"./run.sh sweep {tmp_path}/study.yaml<" in (tmp_path / page).read_text(encoding="utf-8")
 
 
 def test_an_output_that_is_a_file_is_refused_before_the_first_run(
