@@ -83,7 +83,8 @@ def test_images_that_grow_take_in_each_epoch_what_images_of_its_size_take() -> N
     assert saved == pytest.approx(12 * (only["epoch_s"] - plan["image_sizes"][0]["epoch_s"]), rel=1e-6)
     assert all(line in render(plan) for line in text)
     assert "Training images by epoch" not in render(other)
-    short = _plan("imagenet-b256", *sets, "run.max_steps=61000", cluster="a100-node")  # 12 x 1,281,160 images of 256 are 60,054.4
+    # Twelve epochs of 1,281,160 images are 60,054.4 steps of 256.
+    short = _plan("imagenet-b256", *sets, "run.max_steps=61000", cluster="a100-node")
     assert [(row["last_epoch"], row["steps"]) for row in short["image_sizes"]] == [(12, 60_055), (13, 945)]
     assert len(_plan("imagenet-b256", *sets, "run.max_steps=9", cluster="a100-node")["image_sizes"]) == 1
 
