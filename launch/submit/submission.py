@@ -29,6 +29,7 @@ from logs.checkpoints import step_of
 from logs.disk import found_object, write_json, write_text
 from logs.folder import UNFINISHED_MARK, RunFolder
 from logs.redaction import may_hold_secret
+from train.engine.parameters import require_parameters
 from train.plan.before_run import require_fixed_step
 from train.plan.memory import require_memory
 
@@ -63,6 +64,7 @@ def make_job(
     require_submittable(spec)
     plan_run(recipe, cluster.world_size)
     require_memory(recipe, cluster)
+    require_parameters(recipe, cluster)
     require_fixed_step(recipe, cluster)
     return spec
 

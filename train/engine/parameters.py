@@ -15,11 +15,13 @@ import numpy as np
 
 from configs.arguments import printable
 from configs.errors import UserError
+from configs.load import resolve_path
 from configs.reading import is_file, patiently
+from configs.schema import Cluster, Recipe
 from logs.checkpoints import read
 from train.checkpoint import evaluated_weights
 from train.engine.pytorch_file import LEGACY, read_pytorch
-from train.networks.arch import Network
+from train.networks.arch import Network, network_of
 from train.networks.torchvision_names import ANCHORS, torchvision_names
 
 logger = logging.getLogger(__name__)
@@ -88,6 +90,17 @@ def load_parameters(
     frozen = f", {len(network.constants)} of them frozen" if network.constants else ""
     logger.info("weights from %s: %d of %d tensors%s%s", path, len(wanted) - len(new), len(wanted), frozen, told)
     return dict(drawn) | taken
+
+
+def require_parameters(recipe: Recipe, cluster: Cluster) -> None:
+    """Raise UserError if the file of ``model.parameters`` is here and no run can begin with it.
+
+    A run reads the file again. One that MXNet has written is left to it, since only MXNet reads it.
+    """
+    path = resolve_path(cluster.paths.data) / (recipe.model.parameters or "")
+    is_read = recipe.model.parameters is not None and cluster.rehearsal is None and is_file(path)
+    if is_read and not patiently(path, lambda: _head(path)).startswith(_PARAMS):
+        load_parameters(path, network_of(recipe.model), {}, read_pytorch)
 
 
 def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -162,8 +175,7 @@ def _read(path: Path, read_own: Read) -> dict[str, np.ndarray]:
 
 
 def _reader(path: Path, read_own: Read) -> Read:
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
+    head = _head(path)
     if not any(head) or not any(byte < ord(" ") and byte not in b"\t\r\n" for byte in head):
         kind = "a text, for example a page that tells of an error" if any(head) else "empty"
         raise UserError(f"{path}: is {kind}, not a file of weights; copy or download it again")
@@ -178,6 +190,11 @@ def _reader(path: Path, read_own: Read) -> Read:
     if path.suffix == ".onnx":  # which has no mark of its own
         return _read_onnx
     raise UserError(f"{path}: is no file of weights that this program knows; {_GIVE}")
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)
 
 
 def _archive_reader(path: Path) -> Read:

@@ -57,6 +57,7 @@ def _print_plan(options: _Options) -> int:
     from configs.load import load_both
     from logs.disk import require_replaceable
     from logs.weights import starting_weights
+    from train.engine.parameters import require_parameters
     from train.plan.document import plan_document, render
 
     if options.plot:
@@ -64,6 +65,7 @@ def _print_plan(options: _Options) -> int:
         require_replaceable("--plot", options.plot, [path for path in read if path])
     overrides = [*starting_weights(options.start_from), *options.overrides]
     recipe, cluster = load_both(options.recipe, options.cluster, overrides)
+    require_parameters(recipe, cluster)
     document: dict[str, Any] = plan_document(recipe, cluster)
     if options.plot:
         # Matplotlib takes a second to load.

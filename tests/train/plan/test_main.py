@@ -9,10 +9,12 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from configs.load import ROOT, load_cluster
+from configs.load import ROOT, load_cluster, load_recipe
 from configs.rank_variables import rank_environment
+from train.networks.arch import network_of
 from train.plan.__main__ import main
 
 PLANS = sorted((Path(__file__).parent / "plans").glob("*.txt"))
@@ -30,6 +32,16 @@ def _text_of(command: str) -> str:
 def test_the_plan_holds_the_environment_that_ranks_would_get(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "abci-b86016", "--cluster", "abci-v100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["environment"] == rank_environment(load_cluster("abci-v100"))
+
+
+def test_weights_that_no_run_could_begin_with_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights, shapes = tmp_path / "weights.npz", network_of(load_recipe("digits").model).tensor_shapes
+    np.savez(weights, **{name: np.ones(shape) for name, shape in shapes.items()})
+    assert main(["plan", "digits", "--from", str(weights)]) == 0
+    assert main(["plan", "digits", "--from", str(tmp_path / "none")]) == 2
+    capsys.readouterr()
+    assert main(["plan", "digits", "--from", str(weights), "--set", "model.name=resnet32"]) == 2
+    assert f"error: {weights}: not the parameters of resnet32: " in capsys.readouterr().err
 
 
 @pytest.mark.ranks
