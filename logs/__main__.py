@@ -41,9 +41,9 @@ def _check(*, paths: list[Path], ruleset: str | None, division: str | None) -> i
     # Imported here, as in the other verbs, so that --help works before anything is installed.
     from logs.folder import CONFIG_FILE, VERDICT_FILE
     from logs.judge.compliance import find_logs, judge_all, keep_verdicts
-    from logs.judge.evidence import judge_run
+    from logs.judge.evidence import judge_run, members
 
-    found = {path: find_logs(path, ruleset) for path in paths}
+    found = {each: find_logs(each, ruleset) for path in paths for each in members(path)}
     pairs = [pair for logs in found.values() for pair in logs]
     verdicts = dict(zip(pairs, judge_all(pairs, division), strict=True))
     has_failed = False

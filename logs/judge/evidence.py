@@ -20,6 +20,7 @@ from logs.folder import CONFIG_FILE, DATASET_FILE, STARTUP_FILE, SUMMARY_FILE, R
 from logs.judge.compliance import asks_for_log
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
+from logs.read.files import logs_in
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 from logs.usage import SAMPLES_FILE, USAGE_FILE, Ranks, Startup, read_samples, read_usage
@@ -100,6 +101,13 @@ def judge_run(path: Path) -> RunVerdict | None:
 def is_own(folder: Path) -> bool:
     """Return whether a folder is that of a run of this program, though files of it may be missing."""
     return any(os.path.lexists(folder / name) for name in (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE))
+
+
+def members(path: Path) -> list[Path]:
+    """Return each run folder below a folder that is none itself, and each other log there; if it has none, the path."""
+    logs = logs_in(path) if path.is_dir() and not is_own(path) else []
+    found = list(dict.fromkeys(log.parent if is_own(log.parent) else log for log in logs))
+    return found if any(each.is_dir() for each in found) else [path]
 
 
 def _readers() -> dict[str, Callable[[Path], object]]:

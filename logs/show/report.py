@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from configs.arguments import printable
 from configs.errors import UserError
 from configs.reading import file_of
 from logs.disk import explain_disk_errors, require_replaceable, write_text
-from logs.judge.evidence import is_own
+from logs.judge.evidence import is_own, members
 from logs.read.files import logs_in
 from logs.read.lines import to_number
 from logs.show.chart import LineChart
@@ -105,15 +106,15 @@ def _points(run: ReportedRun) -> Iterator[tuple[str, float | None, float | None,
 def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
     """Return the runs under ``paths``, each once; what is none is left out with a note, as ``runs/*`` may name it.
 
-    A run folder is one run; a folder with other submitters' logs has a run in each log.
+    A run folder is one run, also in a folder of such; a folder with other submitters' logs has a run in each log.
 
     Raises:
         UserError: None of the paths leads to a run, or one of them does not exist.
     """
     runs, refused = list[ReportedRun](), list[NoRun]()
     given = dict[Path, Path]()
-    for path in paths:
-        given.setdefault(file_of(path), path)
+    for each in chain.from_iterable(map(members, paths)):
+        given.setdefault(file_of(each), each)
     for path in given.values():
         are_others = path.is_dir() and not is_own(path)
         for file in (logs_in(path) if are_others else []) or [path]:

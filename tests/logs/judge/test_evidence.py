@@ -224,6 +224,20 @@ def test_a_run_folder_without_its_configuration_is_no_folder_of_others_logs(
     assert state_of(gather_run(run)) == ("missing files", False)
 
 
+def test_a_folder_of_runs_is_judged_and_reported_run_by_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compliance, "judge", samples.passed)
+    for name in ("a", "b"):
+        samples.run_folder(tmp_path / "runs" / name, status="success" if name == "a" else "aborted")
+    assert main(["report", str(tmp_path / "runs"), str(tmp_path / "runs/b"), "--json"]) == 0
+    assert [run["status"] for run in json.loads(capsys.readouterr().out)] == ["success", "aborted"]
+    assert main(["check", str(tmp_path / "runs")]) == 1
+    told = capsys.readouterr().out
+    assert f"PASS  run    {tmp_path}/runs/a\n" in told
+    assert f"FAIL  run    {tmp_path}/runs/b\n" in told
+
+
 def test_a_run_exactly_at_its_target_or_without_one_has_no_problem(tmp_path: Path) -> None:
     assert problem_of(samples.run_folder(tmp_path / "exact", best=0.97)) is None
     assert problem_of(samples.run_folder(tmp_path / "none", overrides=("run.target_top1=null",))) is None
