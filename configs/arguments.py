@@ -36,7 +36,7 @@ _LIMITS = {
 }
 """What to do where the system refuses a file or a process by a limit of the user or the job."""
 
-_LIBRARY = r"\.so\S*: (?!cannot open)"
+_LIBRARY = r"\.so[.\d]*: (?!cannot open)"
 """How the dynamic linker begins to say why it does not load a library that is there."""
 
 _CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
