@@ -2,20 +2,29 @@
 
 from pathlib import Path
 
+from configs.errors import UserError
+
 NO_EVENT = "no line of an MLPerf log (:::ML) is in it; give the log of a run, as plain text"
 """What is said of a file for which `has_event` is False."""
 
 _TOKEN = b":::ML"
 _READ_BYTES = 1 << 20
-_MOST_FILES = 1000
+_MOST_FILES = 10_000
 
 
 def logs_in(folder: Path) -> list[Path]:
-    """Return the logs in a folder: ``result_*.txt``, otherwise all files below it that contain an MLPerf event."""
+    """Return the logs in a folder: ``result_*.txt``, otherwise all files below it that contain an MLPerf event.
+
+    Raises:
+        UserError: There are too many files to look for logs in each.
+    """
     if found := sorted(path for path in folder.glob("result_*.txt") if path.is_file()):
         return found
     files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
-    return [path for path in files[:_MOST_FILES] if has_event(path)]
+    if len(files) > _MOST_FILES:
+        what = f"{len(files):,} files, more than the {_MOST_FILES:,} that are looked at for logs"
+        raise UserError(f"{folder}: has {what}; give folders of runs, or logs")
+    return [path for path in files if has_event(path)]
 
 
 def has_event(path: Path) -> bool:

@@ -24,6 +24,17 @@ def test_a_folder_of_logs_with_other_names_is_found_by_content(tmp_path: Path) -
     assert logs_in(tmp_path) == [tmp_path / "result_0.txt"]
 
 
+def test_no_log_of_a_folder_is_left_out_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("logs.read.files._MOST_FILES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.log").write_text(TEXT)
+    for verb in ("check", "report"):
+        assert main([verb, str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {tmp_path}: has 4 files, more than the 3 that")
+
+
 def test_a_pipe_and_a_file_larger_than_any_log_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "sparse").open("wb") as file:
