@@ -22,8 +22,7 @@ def logs_in(folder: Path) -> list[Path]:
         return found
     files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
     if len(files) > _MOST_FILES:
-        what = f"{len(files):,} files, more than the {_MOST_FILES:,} that are looked at for logs"
-        raise UserError(f"{folder}: has {what}; give folders of runs, or logs")
+        raise UserError(f"{folder}: has {len(files):,} files, too many to look for logs; give run folders or logs")
     return [path for path in files if has_event(path)]
 
 

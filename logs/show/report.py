@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from configs.arguments import printable
@@ -113,7 +112,7 @@ def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
     """
     runs, refused = list[ReportedRun](), list[NoRun]()
     given = dict[Path, Path]()
-    for each in chain.from_iterable(map(members, paths)):
+    for each in (each for path in paths for each in members(path)):
         given.setdefault(file_of(each), each)
     for path in given.values():
         are_others = path.is_dir() and not is_own(path)

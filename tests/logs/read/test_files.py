@@ -32,7 +32,7 @@ def test_no_log_of_a_folder_is_left_out_in_silence(
         (tmp_path / f"{number}.log").write_text(TEXT)
     for verb in ("check", "report"):
         assert main([verb, str(tmp_path)]) == 2
-        assert capsys.readouterr().err.startswith(f"error: {tmp_path}: has 4 files, more than the 3 that")
+        assert capsys.readouterr().err.startswith(f"error: {tmp_path}: has 4 files, too many")
 
 
 def test_a_pipe_and_a_file_larger_than_any_log_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
