@@ -56,12 +56,7 @@ class _AnyStudy(Section):
     cores or GPUs than it has are predicted, not run."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Keys set in every run, with dots between blocks, as --set takes them."""
-    _given: str = ""
-
-    @property
-    def command(self) -> str:
-        """The command that runs the study, with the name or the file that `load_study` was given."""
-        return f"./run.sh sweep {shlex.quote(self._given or self.name)}"
+    _given: str = ""  # The name or the file of the command that runs the study, quoted for a shell.
 
     @cached_property
     def _load_once(self) -> Callable[[str, str, tuple[str, ...]], tuple[Recipe, Cluster]]:
@@ -380,7 +375,7 @@ def load_study(name: str) -> Study | ScalingStudy:
     tree = read_tree("study", name)
     is_of_accuracy = len(tree.keys() & Study.model_fields.keys()) > len(tree.keys() & ScalingStudy.model_fields.keys())
     study: Any = validate(Study if is_of_accuracy else ScalingStudy, tree, "study.")
-    study._given = name
+    study._given = shlex.quote(name)
     cells = list(study.cells())
     _require_apart(cell.name for cell in cells)
     for recipe, cluster in map(study.load, cells):
