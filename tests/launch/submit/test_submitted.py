@@ -218,7 +218,7 @@ _NO_JOB = "no job.json in it; give the folder of a run that ./run.sh submit star
     [
         ("digits", "give RECIPE and --cluster C, or --resume, --status or --cancel with a run"),
         ("digits --cluster laptop --from {run}/none", "--from: no such file or folder: "),
-        ("digits --cluster laptop --from {run}/config.yaml", "/config.yaml: is a text, for example a page"),
+        (f"digits {' '.join(_PLACE)} --from {{run}}/config.yaml", "/config.yaml: is a text, for example a page"),
         ("digits --resume {run}", _ALONE),
         ("--resume {run} --hosts a,b", _ALONE),
         ("--resume {run} --from a", _ALONE),
