@@ -41,7 +41,7 @@ RULES: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] =
      [{"0": 0}, {"0": -1}, {"0": MOST_SLOW + 0.1}, {"a": 2}, {"-1": 2}, {"1.5": 2}, {"": 2}, {"1": 2, "x": 2}]),
     (Rehearsal, {"waits": WAITS}, "slow_ranks", [{"3:copy": 2, "3:link": 2}], [{"1:disk": 2}, {":copy": 2}]),
     (Rehearsal, {"waits": WAITS}, "noise", [0, 1], [-0.1, 1.1]),
-    (Data, DATA, "std", [[1, 1, 0.1]], [[1, 1, 0], [0, 1, 1], [-1, 1, 1]]),
+    (Data, DATA, "std", [[1, 1, 1]], [[1, 1, 0.9], [0, 1, 1], [-1, 1, 1]]),
     (Data, DATA, "name", ["a", ".a", "-a", "a b", "é"], ["", ".", "..", "a/b", "/a", "a\n"]),
     (Crop, {}, "area", [[1, 1], [0.001, 0.001], [0.08, 1]], [[0, 1], [0.5, 1.001], [0.5, 0.4], [-0.1, 1]]),
     (Crop, {"kind": "none"}, "aspect", [[0.1, 10], [2, 2]], [[0, 1], [1, 10.1], [2, 1]]),
