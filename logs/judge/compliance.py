@@ -189,7 +189,7 @@ def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
     if path.is_file():
         return [(path, ruleset or _own_ruleset(path))]
     if not path.is_dir():
-        raise UserError(f"{path}: no such file or folder; give a run folder or a log")
+        raise UserError(f"{path}: is no file or folder; give a run folder or a log")
     found = [(log, _own_ruleset(log)) for log in logs_in(path)]
     if ruleset:
         found = [(log, ruleset) for log, own in found if (own == _OLD) == (ruleset == _OLD)]

@@ -188,7 +188,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
             raise NoRun(f"{path}: {NO_EVENT}")
         return ReportedRun(name or path.stem, path, path, record, settings=_logged(record))
     if not path.is_dir():
-        raise UserError(f"{path}: no such file or folder; give run folders or logs")
+        raise UserError(f"{path}: is no file or folder; give run folders or logs")
     # The log of ruleset 4.0.0, otherwise any log in the folder.
     logs = [*(path / name for name in RESULT_FILES.values()), *sorted(path.glob("result_*.txt"))]
     log = next((each for each in logs if each.is_file()), None)

@@ -25,7 +25,7 @@ FIELDS = [
     ("arguments", "words"),
     [
         ([], "got no verb, allowed: check, report, package, watch"),
-        (["check", "nowhere"], "nowhere: no such file or folder; give a run folder or a log"),
+        (["check", "nowhere"], "nowhere: is no file or folder; give a run folder or a log"),
         (["check", "empty"], "empty: no log for any ruleset in it; give a run folder or a log"),
         (["check", "--ruleset", "4.0", "log.txt"], "ruleset: got '4.0', allowed: 0.6.0, .*; did you mean"),
         (["check", "--ruleset", "x", "log.txt"], "ruleset: got 'x', allowed: [^;]*$"),
@@ -33,7 +33,7 @@ FIELDS = [
         (["report", "words.txt"], "words.txt: no line of an MLPerf log"),
         (["report", "log.gz"], "log.gz: no line of an MLPerf log .:::ML. is in it; give the log"),
         (["report", "words.txt", "empty", "--json"], "words.txt: no line of an MLPerf log"),
-        (["report", "log.txt", "none.txt"], "none.txt: no such file or folder; give run folders or logs"),
+        (["report", "log.txt", "none.txt"], "none.txt: is no file or folder; give run folders or logs"),
         (["report", "log.txt", "log.txt", "--plot", "x.svg"], "log.txt: no evaluation and no loss to draw"),
         (["report", "run0", "--plot", "x.jpg"], r".*--plot: got 'x.jpg', allowed: a name that ends with .svg or .png"),
         (["report", "run0", "--out", "x.png"], r".*--out: got 'x.png', allowed: a name that ends with .html or .htm"),

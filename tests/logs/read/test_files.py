@@ -39,7 +39,7 @@ def test_a_pipe_and_a_file_larger_than_any_log_are_refused(tmp_path: Path, capsy
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(10 << 30)
-    for name, words in {"pipe": "no such file or folder", "sparse": "larger than 1,073,741,824"}.items():
+    for name, words in {"pipe": "is no file or folder", "sparse": "larger than 1,073,741,824"}.items():
         assert main(["check", str(tmp_path / name)]) == 2
         told = capsys.readouterr().err
         assert told.startswith(f"error: {tmp_path / name}: ")
