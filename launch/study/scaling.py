@@ -23,7 +23,7 @@ from launch.study.rows import ScalingRow, measured, write_table
 from launch.study.tasks import RunStarter, Task, run_study
 from logs.folder import Summary
 from train.sim.conditions import DESCRIPTION, conditions
-from train.sim.grid import sweep
+from train.sim.forecast import forecast
 
 _NOT_PREDICTED = "too large for this machine; the simulator has one rate for all frameworks"
 
@@ -171,7 +171,8 @@ def _predict(study: ScalingStudy, cells: Sequence[ScalingCell]) -> list[ScalingR
     recipe, cluster = study.load(cells[-1])
     if cluster.device == "cpu" and not cluster.node.cpu and not DESCRIPTION.is_file():
         subprocess.run(command_of(Program.SIMULATE_VERB, "--calibrate-here"), cwd=ROOT, check=False)
-    forecasts = sweep(conditions(recipe, cluster), [("ranks", tuple(str(cell.ranks) for cell in cells))])
+    scenario = conditions(recipe, cluster)
+    scenarios = [replace(scenario, machine=replace(scenario.machine, ranks=cell.ranks)) for cell in cells]
     return [
         ScalingRow(
             **vars(cell),
@@ -181,5 +182,5 @@ def _predict(study: ScalingStudy, cells: Sequence[ScalingCell]) -> list[ScalingR
             efficiency=one.efficiency,
             later_epoch_s=recipe.data.train_samples / one.images_per_s,
         )
-        for cell, (_, one) in zip(cells, forecasts, strict=True)
+        for cell, one in zip(cells, map(forecast, scenarios), strict=True)
     ]

@@ -57,7 +57,7 @@ class AllreduceBench(PlaceOptions, Bench):
         notes = [
             "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
             "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
-            "a small buffer also waits for the library's next cycle; simulate --collectives predicts the sum alone",
+            "a small buffer also waits for the library's next cycle",
         ]
         return Report(rows, notes)
 

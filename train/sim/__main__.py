@@ -19,9 +19,7 @@ _EXAMPLES = """\
 examples:
   ./run.sh simulate abci-b86016 --cluster abci-v100                   a run, its parts, and the causes of lost time
   ./run.sh simulate abci-b86016 --cluster abci-v100 --as-recorded --round 0.6   the 2019 record
-  ./run.sh simulate abci-b86016 --cluster abci-v100 --sweep ranks=64..4096/100 --json
   ./run.sh simulate abci-b86016 --cluster abci-v100 --optimize --deadline 70.4
-  ./run.sh simulate abci-b86016 --cluster abci-v100 --collectives     the fastest allreduce by ranks and bytes
   ./run.sh simulate --points points.csv --json                        predictions for the rows of a points file
   ./run.sh simulate --validate points.csv                             predicted against measured rates
   ./run.sh simulate --validate points.csv --held-out                  the same by fits that have not seen the row
@@ -33,9 +31,9 @@ exit status: 0 done, 2 wrong input
 _ROUNDS = ("0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0")
 """MLPerf's rounds with ResNet-50."""
 
-_QUESTIONS = ("calibrate_here", "calibrate", "points", "validate", "startup", "collectives", "sweep", "optimize")
+_QUESTIONS = ("calibrate_here", "calibrate", "points", "validate", "startup", "optimize")
 """Options of which a command answers one."""
-_WITHOUT_RECIPE = _QUESTIONS[:5]
+_WITHOUT_RECIPE = _QUESTIONS[:-1]
 _NEEDED: dict[str, tuple[str, ...]] = {
     "deadline": ("optimize",),
     "budget": ("optimize",),
@@ -71,17 +69,12 @@ class Options:
         "the buckets and the allreduce of the program that set a record on this cluster", default=False
     )
     input_rate: float | None = option("images/s of one rank's input pipeline", metavar="X", type=float)
-    sweep: list[str] | None = option(
-        "vary ranks, batch, bucket_bytes, algorithm, nics or uplink_share; repeatable",
-        group="several forecasts",
-        metavar="KEY=VALUES",
-        action="append",
+    optimize: bool = option(
+        "find the best batch, buckets, algorithm and number of nodes", default=False, group="several forecasts"
     )
-    optimize: bool = option("find the best batch, buckets, algorithm and number of nodes", default=False)
     deadline: float | None = option("with --optimize: cheapest run within S seconds", metavar="S", type=float)
     budget: float | None = option("with --optimize: at most H accelerator hours", metavar="H", type=float)
     price: float | None = option("price of an accelerator hour", metavar="P", type=float)
-    collectives: bool = option("time of every allreduce by ranks and bytes", default=False)
     startup: bool = option("time of the start-up by ranks", default=False)
     points: Path | None = option("predict each row of a points file", group="files", metavar="CSV", type=Path)
     validate: Path | None = option("compare each row's predicted and measured rate", metavar="CSV", type=Path)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -13,7 +13,7 @@ from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.table import table
 from logs.disk import require_replaceable
-from train.sim.collectives import allreduce_times, check_algorithm
+from train.sim.collectives import check_algorithm
 from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run, write_file
 from train.sim.forecast import (
     Scenario,
@@ -23,7 +23,7 @@ from train.sim.forecast import (
     has_reference,
     with_recorded_software,
 )
-from train.sim.grid import optimize, parse_sweep, savings_by_cause, sweep
+from train.sim.grid import optimize, savings_by_cause
 from train.sim.hardware import load_description
 from train.sim.measure_here import measure_machine
 from train.sim.time_to_train import predict_startup
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from train.sim.__main__ import Options
 
 _SHOWN_OPTIMA = 10
-_NEED_OTHER_MACHINES = ("switch", "ps:8")
-"""Algorithms that need special switches, or machines besides those of the ranks."""
-_GRID_COLUMNS = (
+_OPTIMUM_COLUMNS = (
     "ranks",
     "per_rank_batch_size",
     "global_batch_size",
@@ -88,10 +86,8 @@ def _simulate(recipe_name: str, options: "Options") -> str:
         check_algorithm("--algorithm", options.algorithm)
         software = replace(software, algorithm=options.algorithm)
     scenario = replace(scenario, software=software)
-    if options.collectives:
-        return _collectives(scenario, options)
-    if options.sweep or options.optimize:
-        return _grid(scenario, options)
+    if options.optimize:
+        return _optimize(scenario, options)
     one = forecast(scenario)
     savings_ms = savings_by_cause(scenario)
     if options.json:
@@ -99,26 +95,20 @@ def _simulate(recipe_name: str, options: "Options") -> str:
     return forecast_text(one, savings_ms, options.price)
 
 
-def _grid(scenario: Scenario, options: "Options") -> str:
-    """Answer ``--sweep`` and ``--optimize``."""
-    if options.optimize:
-        if not has_reference(scenario.recipe):
-            raise UserError(
-                f"--optimize: no convergence reference applies to the recipe {scenario.recipe.name}, so that a larger "
-                "batch would look free; use --sweep, which shows images/s"
-            )
-        found = optimize(scenario, deadline_s=options.deadline, budget_hours=options.budget)
-        if not found:
-            raise UserError("--optimize: no run is within the limits; raise --deadline, --budget or cluster.num_nodes")
-        rows = [forecast_row(one, options.price) for one in found[:_SHOWN_OPTIMA]]
-    else:
-        changes = [parse_sweep(text) for text in options.sweep or ()]
-        if len(dict(changes)) < len(changes):
-            raise UserError("--sweep: the same KEY twice; list its values in one, as ranks=512,1024")
-        rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, changes)]
+def _optimize(scenario: Scenario, options: "Options") -> str:
+    """Answer ``--optimize``."""
+    if not has_reference(scenario.recipe):
+        raise UserError(
+            f"--optimize: no convergence reference applies to the recipe {scenario.recipe.name}, so that a larger "
+            "batch would look free; compare images/s: simulate each with --set batch.global_size=N"
+        )
+    found = optimize(scenario, deadline_s=options.deadline, budget_hours=options.budget)
+    if not found:
+        raise UserError("--optimize: no run is within the limits; raise --deadline, --budget or cluster.num_nodes")
+    rows = [forecast_row(one, options.price) for one in found[:_SHOWN_OPTIMA]]
     if options.json:
         return json.dumps(rows, indent=1)
-    columns = [*_GRID_COLUMNS, *(["cost"] if options.price is not None else [])]
+    columns = [*_OPTIMUM_COLUMNS, *(["cost"] if options.price is not None else [])]
     return table([[row[key] for key in columns] for row in rows], [key.replace("_", " ") for key in columns])
 
 
@@ -126,27 +116,6 @@ def _startup() -> str:
     """Answer ``--startup``: seconds by ranks."""
     rows = [[ranks, round(predict_startup(ranks).total_s, 1)] for ranks in (1 << power for power in range(13))]
     return table(rows, ("ranks", "start-up s"))
-
-
-def _collectives(scenario: Scenario, options: "Options") -> str:
-    """Answer ``--collectives``: every fourth number of ranks, and every eighth size up to 256 MiB.
-
-    ``best`` is the fastest algorithm that needs no special switches and no servers.
-    """
-    rows: list[dict[str, Any]] = []
-    for ranks in sorted({max(2, scenario.machine.ranks >> power) for power in range(0, 11, 2)}):
-        topology = replace(scenario.machine, ranks=ranks).topology(scenario.calibration.constants.network_efficiency)
-        for size in (float(1 << power) for power in range(10, 29, 3)):
-            times = allreduce_times(topology, size)
-            best = min((name for name in times if name not in _NEED_OTHER_MACHINES), key=times.__getitem__)
-            rows.append({"ranks": ranks, "bytes": size, "best": best, **times})
-    if options.json:
-        return json.dumps(rows, indent=1)
-    cells = [
-        [ranks, int(size), best, *(f"{1e3 * seconds:.3f}" for seconds in times)]
-        for ranks, size, best, *times in (row.values() for row in rows)
-    ]
-    return table(cells, ["ranks", "bytes", "best", *(f"{name} ms" for name in [*rows[0]][3:])])
 
 
 def _calibrate_by_runs(folders: Sequence[Path]) -> str:

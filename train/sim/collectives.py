@@ -175,12 +175,6 @@ def check_algorithm(key: str, name: str) -> None:
         raise ConfigError(key, name, f"one of {', '.join(known)}", nearest(name, known))
 
 
-def allreduce_times(topology: Topology, size_bytes: float) -> dict[str, float]:
-    """Return the seconds of every algorithm; `SHARED_MEMORY` is among them where the ranks share memory."""
-    shared = (SHARED_MEMORY,) if topology.sums is not None and topology.nodes == 1 else ()
-    return {name: allreduce(name, topology, size_bytes) for name in (*ALGORITHMS, "ps:8", *shared)}
-
-
 def ring(topology: Topology, size_bytes: float) -> float:
     """Return the seconds of one ring over all ranks in their order.
 

@@ -1,15 +1,10 @@
-"""Many scenarios: a sweep of values, the best run within limits, and the time that each cause of waiting costs."""
+"""Many scenarios: the best run within limits, and the time that each cause of waiting costs."""
 
 import itertools
-import re
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from configs.errors import ConfigError, nearest
-from train.sim.collectives import check_algorithm
 from train.sim.forecast import Forecast, Scenario, forecast, time_step
-from train.sim.step_time import MAX_BATCH, MAX_RANKS
 from train.sim.time_to_train import LARGEST_CONVERGED
 
 
@@ -25,19 +20,6 @@ def _with_cards(scenario: Scenario, cards: int) -> Scenario:
     return _with_machine(scenario, accelerator=replace(scenario.machine.accelerator, nics=cards))
 
 
-SWEEP_KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
-    "ranks": lambda scenario, value: _with_machine(scenario, ranks=int(value)),
-    "batch": lambda scenario, value: replace(scenario, batch=float(value)),
-    "bucket_bytes": lambda scenario, value: _with_software(scenario, bucket_bytes=int(float(value)), boundaries=()),
-    "algorithm": lambda scenario, value: _with_software(scenario, algorithm=value),
-    "nics": lambda scenario, value: _with_cards(scenario, int(value)),
-    "uplink_share": lambda scenario, value: _with_machine(scenario, uplink_share=float(value)),
-}
-"""Values that a sweep can vary. ``ranks`` keeps the images of each rank (weak scaling); ``batch`` is images a rank."""
-_LARGEST = {"ranks": MAX_RANKS, "batch": MAX_BATCH, "bucket_bytes": 1 << 32, "nics": 64, "uplink_share": 1}
-"""Largest value of each key."""
-_WHOLE_NUMBERS = ("ranks", "batch", "nics")
-_MOST_VALUES = 10_000
 _FRAMEWORK_BYTES = 1.5e9
 _BYTES_PER_IMAGE = 70e6
 """Memory of a ResNet-50 step in 16 bits for each image: 208 images fill a V100 with 16 GB (MLPerf 0.6)."""
@@ -47,62 +29,6 @@ _SMALLEST_GLOBAL_BATCH = 256
 _REDUCTIONS = tuple(itertools.product(("auto", "hierarchical"), (4 << 20, 16 << 20, 64 << 20)))
 """Pairs of algorithm and bucket_bytes that `optimize` tries: only algorithms that the program has. ``auto`` is its flat
 allreduce (NCCL chooses ring or tree), ``hierarchical`` its hierarchical and torus ones."""
-
-
-def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
-    """Read ``ranks=64,128``, ``ranks=8..4096`` (doubling) or ``ranks=64..4096/100`` (100 values, evenly spaced).
-
-    Returns:
-        The key and the values as text.
-
-    Raises:
-        ConfigError: The key is not one of `SWEEP_KEYS`, or the values cannot be read.
-    """
-    key, equals, values = text.partition("=")
-    if key not in SWEEP_KEYS or not equals or not values:
-        raise ConfigError("--sweep", text, f"KEY=VALUES with KEY of {', '.join(SWEEP_KEYS)}", nearest(key, SWEEP_KEYS))
-    if span := re.fullmatch(r"(\d+)\.\.(\d+)(?:/(\d+))?", values):
-        low, high, count = int(span[1]), int(span[2]), int(span[3] or 0)
-        if not 0 < low <= high or (span[3] and not 1 < count <= _MOST_VALUES):
-            allowed = f"LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 to {_MOST_VALUES:,}"
-            raise ConfigError("--sweep", text, allowed)
-        if count:
-            found = [round(low + (high - low) * index / (count - 1)) for index in range(count)]
-        else:
-            found = list(itertools.takewhile(lambda each: each <= high, (low << index for index in itertools.count())))
-        listed = [str(each) for each in dict.fromkeys(found)]
-    else:
-        listed = [each.strip() for each in values.split(",")]
-    for value in listed:
-        if key == "algorithm":
-            check_algorithm("--sweep", value)
-        elif not _is_usable(key, value):
-            kind = "whole numbers" if key in _WHOLE_NUMBERS else "numbers"
-            raise ConfigError("--sweep", text, f"{key} in {kind} above 0, up to {_LARGEST[key]:,}")
-    return key, tuple(listed)
-
-
-def _is_usable(key: str, value: str) -> bool:
-    try:
-        return 0 < float(value) <= _LARGEST[key] and (value.isdecimal() or key not in _WHOLE_NUMBERS)
-    except ValueError:
-        return False
-
-
-def sweep(
-    scenario: Scenario, changes: Sequence[tuple[str, tuple[str, ...]]]
-) -> Iterator[tuple[dict[str, str], Forecast]]:
-    """Yield the forecast of every combination of values, each with the combination itself.
-
-    Args:
-        scenario: Everything that the sweep does not vary.
-        changes: Pairs of a key and its values, as `parse_sweep` returns them.
-    """
-    for values in itertools.product(*([(key, value) for value in listed] for key, listed in changes)):
-        changed = scenario
-        for key, value in values:
-            changed = SWEEP_KEYS[key](changed, value)
-        yield dict(values), forecast(changed)
 
 
 def optimize(

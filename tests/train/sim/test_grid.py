@@ -1,55 +1,14 @@
-"""Sweeps and the search for the best run: what is read, what is tried, and what is allowed."""
+"""The search for the best run: what is tried, and what is allowed; and what each cause of waiting costs."""
 
-import re
 from dataclasses import replace
 
 import pytest
 
-from configs.errors import ConfigError
 from configs.load import load_cluster, load_recipe
 from train.sim.forecast import Scenario, make_scenario
-from train.sim.grid import optimize, parse_sweep, savings_by_cause
+from train.sim.grid import optimize, savings_by_cause
 
 SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"))
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("ranks=3..23", "3 6 12"),
-        ("ranks=3..24", "3 6 12 24"),
-        ("batch=1..10/4", "1 4 7 10"),
-        ("nics=1..3/5", "1 2 3"),  # 1.5 and 2.5 are rounded to the even 2, which counts once
-        ("bucket_bytes=64, 128", "64 128"),
-        ("uplink_share=1,0.5", "1 0.5"),
-        ("algorithm=ring,ps:2", "ring ps:2"),
-        ("ranks=1048576", "1048576"),
-        ("bucket_bytes=4294967296,1.5e6", "4294967296 1.5e6"),
-    ],
-)
-def test_a_sweep_is_read(text: str, values: str) -> None:
-    assert parse_sweep(text) == (text.partition("=")[0], tuple(values.split()))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("ranks", "KEY=VALUES with KEY of ranks, "),
-        ("uplink_share=1..2", "uplink_share in numbers above 0, up to 1"),
-        ("ranks=0..2", "LOW..HIGH with 1 <= LOW <= HIGH"),
-        ("ranks=1..9/1", "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 to 10,000"),
-        ("batch=1..16385/2", "batch in whole numbers above 0, up to 16,384"),
-        ("ranks=0", "ranks in whole numbers above 0, up to 1,048,576"),
-        ("ranks=1048577", "ranks in whole numbers above 0, up to 1,048,576"),
-        ("uplink_share=none", "uplink_share in numbers above 0, up to 1"),
-        ("uplink_share=1.01", "uplink_share in numbers above 0, up to 1"),
-        ("bucket_bytes=4294967297", "bucket_bytes in numbers above 0, up to 4,294,967,296"),
-        ("algorithm=ps:0", "one of ring, "),
-    ],
-)
-def test_a_sweep_that_cannot_be_read_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^--sweep: got .*, allowed: {re.escape(words)}"):
-        parse_sweep(text)
 
 
 def _scenario(*sets: str) -> Scenario:

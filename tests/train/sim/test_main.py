@@ -1,4 +1,4 @@
-"""``./run.sh simulate``: a run, a sweep, an optimum, comparisons with points, and refused input."""
+"""``./run.sh simulate``: a run, an optimum, comparisons with points, and refused input."""
 
 import json
 import re
@@ -71,8 +71,6 @@ def test_points_that_nobody_measured_are_not_compared(
     [
         (["digitz"], "did you mean 'digits'"),
         ([], "RECIPE"),
-        ([*RECORD, "--sweep", "rank=4"], "did you mean 'ranks'"),
-        ([*RECORD, "--sweep", "ranks=4", "--sweep", "ranks=8"], "in one"),
         ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
         (["imagenet-b256", "--cluster", "a100-node", "--optimize", "--deadline", "1"], "no run is within the limits"),
         (["--points", "nowhere.csv"], "nowhere.csv: cannot be read: No such file or directory; give a file of points"),

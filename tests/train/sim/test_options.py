@@ -11,9 +11,9 @@ from train.sim.time_to_train import era_of
 
 QUESTIONS = {
     "--calibrate-here": [], "--calibrate": ["a.csv"], "--points": ["a.csv"], "--validate": ["a.csv"], "--startup": [],
-    "--collectives": [], "--sweep": ["ranks=4"], "--optimize": [],
+    "--optimize": [],
 }  # fmt: skip
-"""Option that asks a question -> words after it, in the order of the messages; the last three are about a recipe."""
+"""Option that asks a question -> words after it, in the order of the messages; the last one is about a recipe."""
 NEEDED = {
     "--deadline=9": ["--optimize"],
     "--budget=9": ["--optimize"],
@@ -40,7 +40,7 @@ def test_one_question_is_answered_at_a_time_and_options_that_would_change_nothin
     for second in [*others][1:]:
         both = f"got {question} and {second}, allowed: one of them at a time$"
         _is_refused(both, *words, second, *QUESTIONS[second])
-    if question in ("--collectives", "--sweep", "--optimize"):
+    if question == "--optimize":
         _parsed("digits", *words)
     else:
         _is_refused(f"got {question} and RECIPE, allowed: one of them at a time$", "digits", *words)
