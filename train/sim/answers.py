@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import yaml
@@ -12,7 +13,7 @@ import yaml
 from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.table import table
-from logs.disk import require_replaceable
+from logs.disk import explain_disk_errors, require_replaceable
 from train.sim.collectives import check_algorithm
 from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run, write_file
 from train.sim.forecast import (
@@ -131,6 +132,9 @@ def _calibrate_by_runs(folders: Sequence[Path]) -> str:
 
 
 def _calibrate_here(out: Path) -> str:
+    with explain_disk_errors(out):  # before seconds of measuring
+        out.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=out.parent).close()
     found = measure_machine()
     text = "# Two ranks at once, one thread each; measured by ./run.sh simulate --calibrate-here\n"
     write_file(out, text + yaml.safe_dump(found, sort_keys=False))

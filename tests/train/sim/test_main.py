@@ -105,8 +105,10 @@ def test_the_forecast_of_a_machine_elsewhere_is_the_same_whichever_engine_is_ins
         assert len(found) == 1
 
 
-@pytest.mark.medium
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_one_line_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **_others: pytest.fail("measured"))
     (tmp_path / "file").touch()
     assert main(["simulate", "--calibrate-here", "--out", str(tmp_path / "file" / "a.yaml")]) == 2
     assert re.fullmatch(r"error: .*a\.yaml: cannot be written: .*\n", capsys.readouterr().err)
