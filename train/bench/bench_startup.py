@@ -29,13 +29,12 @@ class StartupBench(PlaceOptions, Bench):
     rounds: int = effort("starts of each alternative, after one that is not measured", quick=1, usual=6, thorough=15)
     image_size: int = option("side of an image", 64, metavar="PX", type=COUNT)
     batch_size: int = option("images per rank", 8, metavar="B", type=COUNT)
-    ranks: int | None = option("ranks on each machine (default: the cluster's; 2 on laptop)", metavar="R", type=COUNT)
 
     def measure(self, jobs: "Jobs") -> Report:
         """See `train.bench.measure.Bench`."""
         from configs.load import load_both
 
-        recipe, cluster = load_both(_RECIPE, self.cluster, self._place)
+        recipe, cluster = load_both(_RECIPE, self.cluster, self.overrides)
         jobs.pack(recipe, cluster)
         rows = interleave({"ours": lambda: self._start(cluster, jobs)}, n=self.rounds, warmup=1)
         what = f"{self.image_size} px, {self.batch_size} images per rank, {cluster.world_size} ranks"
@@ -45,11 +44,6 @@ class StartupBench(PlaceOptions, Bench):
             "command_to_run_start_s: since the command; rank_to_run_start_s: since the process of rank 0 began",
         ]
         return Report(rows, notes)
-
-    @property
-    def _place(self) -> tuple[str, ...]:
-        """The changes of the cluster."""
-        return (*self.overrides, *([f"cluster.ranks_per_node={self.ranks}"] if self.ranks else []))
 
     def _start(self, cluster: "Cluster", jobs: "Jobs") -> Figures:
         """Run one step by the command that users give, and return the figures of its start."""
@@ -62,7 +56,7 @@ class StartupBench(PlaceOptions, Bench):
             "data.eval_resize": None,
             "run.max_steps": 1,
         }
-        changes = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *self._place]
+        changes = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *self.overrides]
         with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
             folder = Path(name) / f"run-{time.time_ns()}"
             done = jobs.train(_RECIPE, changes, folder, "--cluster", self.cluster).check()

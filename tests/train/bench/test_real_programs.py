@@ -94,7 +94,7 @@ def test_the_phases_of_a_start_lie_within_its_time(two_epoch_run: FinishedRun) -
         shutil.copytree(two_epoch_run.folder, started.after("--run-dir"))
         return Finished(started.words, 0, "", begun_s, 9.0)
 
-    found = _medians(_measure("startup --rounds 1 --ranks 1", Answering(answer=answer)))
+    found = _medians(_measure("startup --rounds 1 --set cluster.ranks_per_node=1", Answering(answer=answer)))
     own = {figure: median for (_, figure), median in found.items()}
     assert 0 < own["rank_to_run_start_s"] < own["command_to_run_start_s"] < own["command_to_first_step_s"]
     phases = [value for figure, value in own.items() if "_to_" not in figure]
