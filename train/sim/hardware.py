@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from configs.errors import ConfigError, UserError, nearest
@@ -34,7 +35,7 @@ _RATES = ("cores", "flops", "link_bytes_per_s", "memory_bytes_per_s")
 _QUIET = 0.9
 """Smallest share of a core that each measuring process must have had."""
 Row = TypeVar("Row")
-Product = TypeVar("Product", "Accelerator", "Processor")
+Product = TypeVar("Product", "Accelerator", SimpleNamespace)
 
 
 @dataclass(frozen=True)
@@ -68,18 +69,6 @@ class Accelerator:
     matrix_units: bool = True
     compiler: str = ""
     match: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Processor:
-    """A CPU, a row of processors.yaml, which says what each value means."""
-
-    name: str
-    match: tuple[str, ...]
-    cores: int
-    clock: float
-    flops_per_cycle: int
-    memory: float
 
 
 @dataclass(frozen=True)
@@ -298,7 +287,7 @@ def rates_of_processor(cluster: Cluster) -> dict[str, float]:
         ConfigError: processors.yaml has no such CPU.
     """
     node, remedy = cluster.node, "; or leave it out, and measure the machine: ./run.sh simulate --calibrate-here"
-    processors: tuple[Processor, ...] = read_table(PROCESSORS, "processors", Processor)
+    processors = read_table(PROCESSORS, "processors", SimpleNamespace)
     allowed = f"a CPU of train/sim/{PROCESSORS.name}"
     processor = _find(processors, (node.cpu or "",), "node.cpu", allowed, remedy)
     cores = node.cores or processor.cores
