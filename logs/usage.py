@@ -110,11 +110,10 @@ class Startup:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """Median and 95th percentile of a rank's times in a step."""
+    """Medians of a rank's times in a step."""
 
     rank: int
     compute_median_s: _Seconds
-    compute_p95_s: _Seconds
     comm_wait_median_s: _Seconds
     input_wait_median_s: _Seconds
 

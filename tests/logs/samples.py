@@ -116,7 +116,7 @@ def _commit() -> str | None:
 def write_ranks(folder: Path, computing_s: Sequence[float]) -> None:
     """Write a run's ``ranks.json``, in which all ranks wait for the slowest."""
     rows = [
-        {"rank": rank, "compute_median_s": own_s, "compute_p95_s": 1.2 * own_s, "input_wait_median_s": 0.001,
+        {"rank": rank, "compute_median_s": own_s, "input_wait_median_s": 0.001,
          "comm_wait_median_s": max(computing_s) - own_s + 0.02}
         for rank, own_s in enumerate(computing_s)
     ]  # fmt: skip

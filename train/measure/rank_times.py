@@ -3,51 +3,40 @@
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import numpy as np
 
 from logs.disk import dispensable, write_json
 from logs.usage import USAGE_FILE
 from train.comm.communicator import Communicator
 from train.measure.timing import StepTimes
 
-_QUANTILES: dict[str, Callable[[Sequence[float]], float]] = {
-    "median": median,
-    "p95": lambda values: float(np.percentile(values, 95)),
-}
-
 _UNIT_BYTES = 1024
 """Linux reports resident sizes in KiB."""
 
 
 def gather_ranks(communicator: Communicator, samples: Sequence[StepTimes]) -> list[dict[str, Any]]:
-    """Return median and 95th percentile of every rank's step times; a collective, called after the run.
+    """Return the medians of every rank's step times; a collective, called after the run.
 
     Args:
         communicator: Gathers the values, in whole microseconds.
         samples: The samples of this rank; every rank has the same number.
 
     Returns:
-        A row per rank, ``{"rank": 0, "compute_median_s": ..., "compute_p95_s": ...}`` and so on for each field of
-        `StepTimes`; without samples, an empty list.
+        A row per rank, ``{"rank": 0, "compute_median_s": ...}`` and so on for each field of `StepTimes`; without
+        samples, an empty list.
     """
-    times = [asdict(sample) for sample in samples]
-    names = times[0] if times else {}
-    columns = {
-        f"{name.removesuffix('_s')}_{quantile}_s": round(1e6 * of([each[name] for each in times]))
-        for name in names
-        for quantile, of in _QUANTILES.items()
+    medians_s = {
+        f"{each.name.removesuffix('_s')}_median_s": median(getattr(one, each.name) for one in samples)
+        for each in fields(StepTimes)
+        if samples
     }
-    gathered = {name: communicator.gather(f"spread of {name}", own) for name, own in columns.items()}
-    rows = zip(*gathered.values(), strict=True)
-    return [
-        {"rank": rank, **{n: us / 1e6 for n, us in zip(columns, row, strict=True)}} for rank, row in enumerate(rows)
-    ]
+    gathered = [communicator.gather(name, round(1e6 * own_s)) for name, own_s in medians_s.items()]
+    rows = [[us / 1e6 for us in row] for row in zip(*gathered, strict=True)]
+    return [{"rank": rank, **dict(zip(medians_s, row, strict=True))} for rank, row in enumerate(rows)]
 
 
 def slowest_rank(ranks: Sequence[dict[str, Any]]) -> tuple[int | None, float | None]:
