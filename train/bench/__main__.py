@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.arguments import Parser, add_options, exit_status, parse
+from configs.arguments import Parser, add_options, add_place, exit_status, parse
 from configs.errors import REFUSED_STATUS, UserError
 from train.bench.bench_allreduce import AllreduceBench
 from train.bench.bench_gpu import GpuBench
@@ -23,7 +23,7 @@ from train.bench.bench_overlap import OverlapBench
 from train.bench.bench_peers import PeersBench, RaceBench
 from train.bench.bench_startup import StartupBench
 from train.bench.bench_step import StepBench
-from train.bench.measure import Bench
+from train.bench.measure import Bench, PlaceOptions
 
 if TYPE_CHECKING:
     from train.bench.measure import Report
@@ -85,6 +85,8 @@ def _parser() -> Parser:
     for name, bench in BENCHES.items():
         verb = verbs.add_parser(name, help=bench.question, description=f"Measures {bench.question}.")
         add_options(verb, bench)
+        if issubclass(bench, PlaceOptions):
+            add_place(verb, cluster="laptop")
         verb.add_argument("--json", action="store_true", help="print JSON instead of the table")
         verb.add_argument("--output", metavar="FILE", type=Path, help="JSON file (default: runs/bench/NAME-TIME.json)")
     return parser

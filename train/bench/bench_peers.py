@@ -194,7 +194,7 @@ def fastest_pytorch(
     from configs.compilers import compiler_shortage
     from configs.load import load_cluster
 
-    if not jobs.has_pytorch:
+    if not find_spec("torch"):
         notes.append("PyTorch is not measured: it is not installed; ./run.sh setup --engine torch adds it")
         return None
     orders: dict[str, Form] = {

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -79,11 +78,6 @@ class Finished:
 
 class Jobs:
     """Starts programs in the folder of this program, one after another."""
-
-    @property
-    def has_pytorch(self) -> bool:
-        """Whether a program of PyTorch can be started."""
-        return find_spec("torch") is not None
 
     def run(
         self, command: Sequence[str], timeout_s: float = math.inf, tell: Callable[[str], object] = lambda _: None

@@ -228,13 +228,7 @@ def effort(what: str, *, quick: float, usual: float | None, thorough: float) -> 
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """The options that say where a bench measures."""
+    """Where a bench measures: the options of `configs.arguments.add_place`."""
 
-    cluster: str = option("a name in configs/clusters or a YAML file", "laptop", metavar="C")
-    overrides: Sequence[str] = option(
-        "change a value of the cluster (cluster.num_nodes=2); repeatable",
-        (),
-        flag="--set",
-        metavar="KEY=VALUE",
-        action="append",
-    )
+    cluster: str
+    overrides: Sequence[str]

@@ -39,7 +39,6 @@ class Answering(Jobs):
 
     answer: Callable[[Started], Mapping[str, Sequence[Mapping[str, Any]]] | tuple[int, str] | Finished] = lambda _: {}
     started: list[Started] = field(default_factory=list)
-    has_pytorch: bool = True
 
     def run(
         self, command: Sequence[str], timeout_s: float = math.inf, tell: Callable[[str], object] = lambda _: None

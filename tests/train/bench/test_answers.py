@@ -113,7 +113,8 @@ def test_the_fastest_form_of_each_precision_is_advised(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def peers(monkeypatch: pytest.MonkeyPatch) -> Answering:
-    """Jobs on a CPU with bfloat16 and without a compiler, and our engine on MXNet."""
+    """Jobs on a CPU with bfloat16 and without a compiler, beside PyTorch and Horovod, and our engine on MXNet."""
+    monkeypatch.setattr("train.bench.bench_peers.find_spec", lambda _: True)
     monkeypatch.setattr("logs.environment.cpu_flags", lambda: {"avx512_bf16"})
     monkeypatch.setattr("configs.compilers.compiler_shortage", lambda _: ("no g++", "install it"))
     monkeypatch.setattr("train.bench.bench_peers.has_engine", lambda engine: engine == "mxnet")
@@ -202,14 +203,17 @@ def test_a_race_is_run_seed_by_seed_and_a_missed_target_is_an_answer(peers: Answ
     assert all("cluster.engine.precision=bfloat16" in each.sets for each in own)
 
 
-def test_a_run_that_breaks_fails_the_race_and_without_pytorch_ours_runs_alone() -> None:
+def test_a_run_that_breaks_fails_the_race_and_without_pytorch_ours_runs_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(started: Started) -> Any:
         if "--run-dir" not in started.words:
             return {}
         write_run(Path(started.after("--run-dir")), at_s={}, failure="rank 1 died", status="failed", epochs=1)
         return 1, "rank 1 died"
 
-    jobs = Answering(answer=broken, has_pytorch=False)
+    monkeypatch.setattr("train.bench.bench_peers.find_spec", lambda _: None)
+    jobs = Answering(answer=broken)
     with pytest.raises(RuntimeError, match="exit status 1:\nrank 1 died"):
         _measure("race --seeds 1", jobs)
     report = _measure("race --seeds 1", replace(jobs, answer=_race))
