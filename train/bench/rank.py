@@ -1,8 +1,8 @@
 """One rank of whatever a bench starts: ``python -m train.bench.rank NAME TASK``.
 
-NAME is a module of `train.bench.programs`, or one with a function, as ``gpu.norms``; without it, that is ``main``. TASK
-has the arguments as JSON; or ``cases``, title -> the other arguments, which are measured one after another, so that
-imports and the tuning of cuDNN are paid once.
+NAME is a module of `train.bench.programs`, or one with a function, as ``gpu.kernels``; without it, that is ``main``.
+TASK has the arguments as JSON; or ``cases``, title -> the other arguments, which are measured one after another, so
+that imports and the tuning of cuDNN are paid once.
 
 Imports the standard library only, because a bench measures imports.
 """

@@ -219,9 +219,8 @@ def test_other_constants_accelerators_or_processors_outdate_all_steps_and_a_new_
     assert len({before, *digests}) == 3
 
 
-@pytest.mark.parametrize("route", ["flat", "hierarchical", "torus"])
-def test_a_route_is_predicted_as_the_simulators_algorithm(route: str) -> None:
-    cluster = load_cluster("dgx-a100", ["cluster.num_nodes=4", f"cluster.communication.allreduce={route}"])
+def test_an_allreduce_is_predicted_by_the_clusters_route_and_links() -> None:
+    cluster = load_cluster("dgx-a100", ["cluster.num_nodes=4", "cluster.communication.allreduce=torus"])
     topology = machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency)
-    expected_s = allreduce({"flat": "auto", "torus": "hierarchical"}.get(route, route), topology, 64 << 20)
+    expected_s = allreduce("hierarchical", topology, 64 << 20)
     assert predict_allreduce(cluster, 64 << 20) == pytest.approx(expected_s)

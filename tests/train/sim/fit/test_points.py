@@ -75,18 +75,19 @@ def test_a_row_with_more_cells_than_titles_is_read(tmp_path: Path) -> None:
     assert (found.ranks, found.measured_time_s, found.measured_init_s) == (8, None, None)
 
 
-@pytest.mark.parametrize("content", [b"n_acc\n\xff\n", b"n_acc\n\x00\n" + b'"' + b"x" * 200_000], ids=["text", "csv"])
-def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"n_acc\n\xff\n", "cannot be read: \\S"),
+        (b"n_acc\n\x00\n" + b'"' + b"x" * 200_000, "cannot be read: \\S"),
+        (b"n_acc;batch_per_acc\n8;64\n", "got the titles 'n_acc;batch_per_acc', allowed: n_acc,batch_per_acc"),
+    ],
+    ids=["text", "csv", "marks"],
+)
+def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "points.csv"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=rf"^{path}: cannot be read: \S"):
-        read_points(path)
-
-
-def test_a_table_with_other_titles_or_marks_between_them_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "points.csv"
-    path.write_text("n_acc;batch_per_acc\n8;64\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"got the titles 'n_acc;batch_per_acc', allowed: n_acc,batch_per_acc"):
+    with pytest.raises(UserError, match=f"^{path}: {words}"):
         read_points(path)
 
 
