@@ -86,7 +86,7 @@ def _parser() -> Parser:
         verb = verbs.add_parser(name, help=bench.question, description=f"Measures {bench.question}.")
         add_options(verb, bench)
         if issubclass(bench, PlaceOptions):
-            add_place(verb, cluster="laptop")
+            add_place(verb, cluster=bench.usual_cluster, default_name=bench.usual_cluster)
         verb.add_argument("--json", action="store_true", help="print JSON instead of the table")
         verb.add_argument("--output", metavar="FILE", type=Path, help="JSON file (default: runs/bench/NAME-TIME.json)")
     return parser

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from configs.arguments import option
 from configs.errors import UserError
-from train.bench.measure import COUNT, Bench, BenchRow, Report, effort, summarize
+from train.bench.measure import COUNT, Bench, BenchRow, PlaceOptions, Report, effort, summarize
 from train.comm.buckets import BucketPlan, plan_reductions
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
 
@@ -37,20 +37,13 @@ of 4 ranks without communication took 447, 335 and 205 ms of two processors, and
 
 
 @dataclass(frozen=True)
-class OverlapBench(Bench):
+class OverlapBench(PlaceOptions, Bench):
     """See `train.bench.measure.Bench`."""
 
     question = "share of the communication that a step hides behind the backward pass of a described GPU"
     needs = "mxnet"
+    usual_cluster = "abci-v100"
 
-    described: str = option("the cluster that has the GPU", "abci-v100", metavar="C")
-    overrides: Sequence[str] = option(
-        f"change a value of that cluster or of the recipe {_RECIPE} (model.name=alexnet); repeatable",
-        (),
-        flag="--set",
-        metavar="KEY=VALUE",
-        action="append",
-    )
     ranks: Sequence[int] = option("ranks on this machine", (2, 4, 8), metavar="N", type=COUNT, nargs="+")
     rounds: int = effort("measured rounds", quick=5, usual=15, thorough=40)
 
@@ -68,12 +61,12 @@ class OverlapBench(Bench):
         rows: list[BenchRow] = []
         for ranks in self.ranks:
             place = ("cluster.num_nodes=1", f"cluster.ranks_per_node={ranks}", f"batch.global_size={ranks * _BATCH}")
-            recipe, described = load_both(_RECIPE, self.described, (*place, *self.overrides))
+            recipe, described = load_both(_RECIPE, self.cluster, (*place, *self.overrides))
             recipe, cluster = rehearsed_run(recipe, described, {"shrink": _SHRINK}, ranks=ranks)
             rows += self._compare(described, recipe, cluster, backward_s, jobs)
         notes = [
             f"{recipe.model.name} at {recipe.model.image_size} px, batch {_BATCH} a rank, "
-            f"{described.engine.precision}, on a GPU of {self.described}, "
+            f"{described.engine.precision}, on a GPU of {self.cluster}, "
             f"{backward_s / _backward_s(cluster):.3g} times slower; gradients are {_SHRINK} times shorter, and the "
             "link is so slow that communication takes as long as backward",
             "serial: one bucket; another one is named by its largest size, and the last layer goes first",

@@ -228,7 +228,9 @@ def effort(what: str, *, quick: float, usual: float | None, thorough: float) -> 
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """Where a bench measures: the options of `configs.arguments.add_place`."""
+    """Where a bench measures, or what it describes: the options of `configs.arguments.add_place`."""
+
+    usual_cluster: ClassVar[str] = "laptop"
 
     cluster: str
     overrides: Sequence[str]

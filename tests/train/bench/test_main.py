@@ -144,7 +144,7 @@ REFUSED = [
     ("allreduce --cluster dgx-a100 --set cluster.num_nodes=2 --ranks 5", "--ranks 5: allowed: multiples of "),
 ]
 REFUSED_ON_MXNET = [
-    ("overlap --described abci-v10", "did you mean 'abci-v100'"),
+    ("overlap --cluster abci-v10", "did you mean 'abci-v100'"),
     ("step --set batch.global_sice=64", "did you mean 'global_size'?"),
     ("step --cases resnet20:32:32 --set run.epochs=1", "schedule.warmup_epochs: got 2.0, allowed: fewer steps than"),
     ("overlap --ranks 4 1", "--ranks 1: allowed: two ranks or more"),
