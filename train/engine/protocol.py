@@ -258,6 +258,7 @@ class Engine(Protocol):
 
     def flip(self, array: Array, axis: int) -> Array:
         """Queue a copy of an array with the order along an axis reversed."""
+        return array.flip(axis)
 
     def lerp(self, start: Array, end: Array, share: float) -> Array:
         """Queue ``start`` + ``share`` x (``end`` - ``start``), up to rounding."""
@@ -357,6 +358,7 @@ class Engine(Protocol):
 
     def log_softmax(self, array: Array) -> Array:
         """Queue the logarithms of the softmax along the last axis."""
+        return array.log_softmax(-1)
 
     def softplus(self, array: Array) -> Array:
         """Queue log(1 + e^x) of each x, in a form in which no exponential overflows."""
@@ -369,6 +371,7 @@ class Engine(Protocol):
 
     def argmax(self, array: Array) -> Array:
         """Queue the place of the largest value along the last axis, as float32."""
+        return self.to_float32(array.argmax(-1))
 
     def capture(self, work: Work) -> Work:
         """Return a function that queues what ``work`` queues on fixed arrays.

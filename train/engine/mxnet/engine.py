@@ -108,9 +108,6 @@ class MxnetEngine(Engine):
     def take(self, array: Any, rows: np.ndarray) -> Any:
         return mx.nd.take(array, mx.nd.array(rows, dtype="int32").as_in_context(array.context))
 
-    def flip(self, array: Any, axis: int) -> Any:
-        return mx.nd.flip(array, axis=axis)
-
     def lerp(self, start: Any, end: Any, share: float) -> Any:
         return end * share + start * (1 - share)
 
@@ -190,9 +187,6 @@ class MxnetEngine(Engine):
     def overwrite(self, target: Any, source: Any) -> None:
         source.copyto(target)
 
-    def log_softmax(self, array: Any) -> Any:
-        return array.log_softmax(axis=-1)
-
     def softplus(self, array: Any) -> Any:
         operators = mx.sym if isinstance(array, mx.sym.Symbol) else mx.nd
         return array.relu() + operators.Activation(-array.abs(), act_type="softrelu")
@@ -210,9 +204,6 @@ class MxnetEngine(Engine):
 
     def pick(self, array: Any, columns: Any) -> Any:
         return array.pick(columns, axis=-1)
-
-    def argmax(self, array: Any) -> Any:
-        return array.argmax(axis=-1)
 
     def wait(self, *arrays: Any) -> None:
         for array in arrays:

@@ -130,9 +130,6 @@ class TorchEngine(Engine):
         numbers.copy_(torch.from_numpy(rows))
         return array.index_select(0, numbers.to(array.device, non_blocking=True))
 
-    def flip(self, array: Any, axis: int) -> Any:
-        return array.flip(axis)
-
     def lerp(self, start: Any, end: Any, share: float) -> Any:
         return start.lerp(end, share)
 
@@ -228,9 +225,6 @@ class TorchEngine(Engine):
     def overwrite(self, target: Any, source: Any) -> None:
         target.copy_(source)
 
-    def log_softmax(self, array: Any) -> Any:
-        return array.log_softmax(dim=-1)
-
     def softplus(self, array: Any) -> Any:
         # PyTorch's own softplus leaves out what is small beside x.
         return -torch.nn.functional.logsigmoid(-array)
@@ -240,10 +234,7 @@ class TorchEngine(Engine):
         return lambda array: array * row
 
     def pick(self, array: Any, columns: Any) -> Any:
-        return array.gather(1, columns.long()[:, None]).squeeze(1)
-
-    def argmax(self, array: Any) -> Any:
-        return array.argmax(dim=-1).float()
+        return array.gather(1, columns.long()[:, None])[:, 0]
 
     def wait(self, *arrays: Any) -> None:
         """Wait until arrays are computed; of a GPU's array without a mark, for everything queued."""
