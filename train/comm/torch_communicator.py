@@ -255,40 +255,6 @@ def _ipv4_addresses() -> dict[str, str]:
     return found
 
 
-class _Flat:
-    """The numbers of arrays of one type in one piece of memory.
-
-    Args:
-        torch: The module.
-        arrays: The arrays. The memory of neighbours serves these arrays alone, and nothing is copied. Other arrays get
-            a buffer, which serves all arrays of the same shapes.
-    """
-
-    def __init__(self, torch: Any, arrays: Sequence[Any]) -> None:
-        self._torch, self._own, self._views = torch, list(arrays), list[Any]()
-        if are_neighbours(arrays):
-            self.buffer = flattened(arrays)
-            return
-        sizes = [array.numel() for array in arrays]
-        self.buffer = torch.empty(sum(sizes), dtype=arrays[0].dtype, device=arrays[0].device)
-        self._views = [like(part, array) for part, array in zip(self.buffer.split(sizes), arrays, strict=True)]
-        self._own = []
-
-    def load(self, arrays: Sequence[Any]) -> None:
-        """Queue a copy of the arrays into the buffer, unless they are there."""
-        if self._views:
-            self._torch._foreach_copy_(self._views, list(arrays))
-
-    def unload(self, arrays: Sequence[Any]) -> None:
-        """Queue a copy of the buffer into the arrays, unless they are there."""
-        if self._views:
-            self._torch._foreach_copy_(list(arrays), self._views)
-
-    def serves(self, arrays: Sequence[Any]) -> bool:
-        """Return whether the memory is for these arrays, too."""
-        return bool(self._views) or all(array is own for array, own in zip(arrays, self._own, strict=True))
-
-
 class TorchCommunicator(Communicator):
     """The verbs of `Communicator` over an initialised torch.distributed.
 
@@ -300,8 +266,8 @@ class TorchCommunicator(Communicator):
 
     def __init__(self, torch: Any, device: Any, world_size: int) -> None:
         self._torch, self._distributed, self._device, self.world_size = torch, torch.distributed, device, world_size
-        self._flats: dict[tuple[str, Any], _Flat] = {}
-        self._pending: dict[str, list[tuple[Any, _Flat, list[Any]]]] = {}
+        self._flats: dict[tuple[str, Any], tuple[Any, list[Any], list[Any]]] = {}
+        self._pending: dict[str, list[tuple[Any, list[Any], list[Any]]]] = {}
         self._begun: deque[Any] = deque(maxlen=_WORKS_HELD)
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
@@ -310,15 +276,30 @@ class TorchCommunicator(Communicator):
         by_type: dict[Any, list[Any]] = {}
         for array in arrays:
             by_type.setdefault(array.dtype, []).append(array)
+        flights = []
         with self._torch.no_grad():
-            flights = []
-            for key, group in (((name, number_type), group) for number_type, group in by_type.items()):
-                if key not in self._flats or not self._flats[key].serves(group):
-                    self._flats[key] = _Flat(self._torch, group)
-                flat = self._flats[key]
-                flat.load(group)
-                flights.append((self._begin(self._distributed.all_reduce, flat.buffer), flat, group))
+            for number_type, group in by_type.items():
+                buffer, views = self._laid_flat((name, number_type), group)
+                flights.append((self._begin(self._distributed.all_reduce, buffer), views, group))
         self._pending[name] = flights
+
+    def _laid_flat(self, key: tuple[str, Any], arrays: list[Any]) -> tuple[Any, list[Any]]:
+        """Return the memory of neighbours, or of a copy of other arrays with a view of each; copies are queued.
+
+        The memory of neighbours serves these arrays alone, a buffer all arrays of the same shapes.
+        """
+        buffer, views, own = self._flats.get(key, (None, [], []))
+        if not views and not (own and all(array is each for array, each in zip(arrays, own, strict=True))):
+            if are_neighbours(arrays):
+                buffer = flattened(arrays)
+            else:
+                sizes = [array.numel() for array in arrays]
+                buffer = arrays[0].new_empty(sum(sizes))
+                views = [like(part, array) for part, array in zip(buffer.split(sizes), arrays, strict=True)]
+            self._flats[key] = buffer, views, arrays
+        if views:
+            self._torch._foreach_copy_(views, arrays)
+        return buffer, views
 
     def complete(self) -> None:
         """Wait for every sum, and copy back what was not summed in place.
@@ -326,9 +307,10 @@ class TorchCommunicator(Communicator):
         Under NCCL the GPU's queue waits for the sums, under Gloo and MPI this thread does.
         """
         with self._torch.no_grad():
-            for work, flat, group in (flight for flights in self._pending.values() for flight in flights):
+            for work, views, group in (flight for flights in self._pending.values() for flight in flights):
                 work.wait()
-                flat.unload(group)
+                if views:
+                    self._torch._foreach_copy_(group, views)
         self._pending.clear()
 
     def gather_rows(self, name: str, row: bytes) -> list[bytes]:
