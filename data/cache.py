@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from configs.reading import entries, exists, is_file, patiently
+from configs.reading import entries, is_file, patiently
 from data.forms.catalogue import form_of, image_files
 
 _WINDOW_BYTES = 1 << 30
@@ -48,28 +48,6 @@ def clear_dataset(folder: Path) -> str | None:
     if left is None:
         return _NOT_TOLD
     return f"{left:,} bytes stay cached: another process reads them, or the folder is a tmpfs" if left else None
-
-
-def known_obstacle(folder: Path) -> str | None:
-    """Return why no program of this user can clear the page cache of a folder's images, as far as a glance tells.
-
-    Args:
-        folder: A data set, or a folder that is still to be made.
-    """
-    if (why := form_of(folder, "train").not_cleared) is not None:
-        return why
-    images = [path.absolute() for path in image_files(folder)]
-    if not all(_is_told(path) for path in images if exists(path)):
-        return _NOT_TOLD
-    place = next(each for each in images[0].parents if exists(each))
-    return "the folder is a tmpfs, whose files are always in memory" if _is_tmpfs(place) else None
-
-
-def _is_tmpfs(place: Path) -> bool:
-    device = place.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    rows = [row.split() for row in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
-    return any(row[2] == wanted and row[row.index("-") + 1] == "tmpfs" for row in rows)
 
 
 def drop_pages(paths: Iterable[Path]) -> None:

@@ -41,7 +41,6 @@ from logs.track.trackers import FOLDER as TRACKERS_FOLDER
 from logs.track.trackers import require_installed
 from train.plan.before_run import (
     classless_outputs,
-    missing_cache_clear,
     no_room_for_checkpoint,
     require_fixed_step,
     slow_values,
@@ -162,8 +161,7 @@ def check_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     """Raise UserError if this machine refuses the run: its batch, its packages, its memory, its disk.
 
     Warn of a batch that is larger than the data set, of outputs without a class, of settings that make steps longer, of
-    a schedule whose epochs are not those of the images, of keys that ask for something after the run's end, and of a
-    run for a submission whose log would fail for a reason that is known now.
+    a schedule whose epochs are not those of the images, and of keys that ask for something after the run's end.
     """
     plan = plan_run(recipe, cluster.world_size)
     require_fixed_step(recipe, cluster)
@@ -172,7 +170,7 @@ def check_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
         require_compiler(cluster)
     if problem := shortage_here(recipe, cluster) or no_room_for_checkpoint(recipe, cluster, folder):
         raise UserError(problem)
-    warnings = plan.stepless_epochs, missing_cache_clear(recipe, cluster), classless_outputs(recipe, cluster)
+    warnings = plan.stepless_epochs, classless_outputs(recipe, cluster)
     for problem in filter(None, [*warnings, *slow_values(cluster), *schedule_remarks(recipe, plan)]):
         sys.stderr.write(f"warning: {problem}\n")
 

@@ -145,7 +145,10 @@ class PackedImages(Images):
         left = clear_dataset(self._folder) if is_first else None
         if left is not None and self._recipe.mlperf.submits:
             logger.warning(
-                "%s: cache_clear is not logged, because the page cache could not be cleared: %s", self._folder, left
+                "%s: cache_clear is not logged, because the page cache could not be cleared: %s; for a log that passes "
+                "MLPerf's check, set cluster.paths.stage to a folder on a local disk, or use a copy of your own",
+                self._folder,
+                left,
             )
         # A claim that other hosts may belie is worth the refusal of the run only if somebody wants the log.
         is_cold = left is None and (self._recipe.mlperf.submits or self._cluster.num_nodes == 1)

@@ -393,8 +393,6 @@ def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckR
     if data.problem:
         return CheckResult("FAIL", "data", data.problem)
     words = f"{data.folder}: {data.records:,} records; sizes and index as in the manifest, both ends readable"
-    if data.stays_cached:
-        return CheckResult("WARN", "data", words, data.stays_cached)
     return CheckResult("OK", "data", words)
 
 

@@ -74,7 +74,6 @@ class DatasetFacts:
         exists: Whether the folder is there, or else the user has to make it.
         records: Images for training and evaluation.
         bytes: Their size.
-        stays_cached: Why the log of a run that submits will lack ``cache_clear``, with a remedy, or None.
     """
 
     folder: str | None
@@ -82,7 +81,6 @@ class DatasetFacts:
     exists: bool = True
     records: int = 0
     bytes: int = 0
-    stays_cached: str | None = None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from data.verify import check_dataset
 from launch.doctor.facts import DatasetFacts, FolderFacts, MachineFacts
 from logs.environment import environment
 from train.dataset import local_folder
-from train.plan.before_run import missing_cache_clear
 
 LIMITS = {
     "open files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC, "address space": resource.RLIMIT_AS,
@@ -68,13 +67,12 @@ def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
                 file.read(_SAMPLE_BYTES)
                 file.seek(max(0, path.stat().st_size - _SAMPLE_BYTES))
                 file.read(_SAMPLE_BYTES)
-        stays_cached = missing_cache_clear(recipe, cluster)
     except UserError as error:
         return DatasetFacts(str(folder), problem=str(error))
     except OSError as error:
         return DatasetFacts(str(folder), problem=f"{error.filename}: {error.strerror}")
     records = manifest.train.records + manifest.eval.records
-    return DatasetFacts(str(folder), records=records, bytes=dataset_bytes(manifest), stays_cached=stays_cached)
+    return DatasetFacts(str(folder), records=records, bytes=dataset_bytes(manifest))
 
 
 def _limit(which: int) -> int | None:

@@ -21,7 +21,7 @@ from data.shards import shard_range
 from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.networks.stages import stages_of
-from train.plan.before_run import missing_cache_clear, slow_values
+from train.plan.before_run import slow_values
 from train.plan.memory import BYTES_PER_NUMBER, available_bytes, estimate_input, estimate_memory, shortage_here
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
@@ -66,7 +66,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "shards": _shards(recipe, plan),
         "environment": rank_environment(cluster),
         "hyperparameters": logged_hyperparameters(recipe, plan, schedule, recipe.optimizer),
-        "compliance": _compliance(recipe, cluster),
+        "compliance": _compliance(recipe),
         "simulated": simulated,
         "slow_settings": slow_values(cluster),
     }
@@ -216,8 +216,8 @@ def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
     return shards
 
 
-def _compliance(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
-    """Return the rules of the closed division that the recipe breaks, by ruleset, and what the log would lack here.
+def _compliance(recipe: Recipe) -> dict[str, Any]:
+    """Return the rules of the closed division that the recipe breaks, by ruleset.
 
     A recipe that breaks none may run in the closed or in the open division.
     """
@@ -236,7 +236,6 @@ def _compliance(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         verdicts[ruleset] = {"closed_allowed": not broken, "broken_rules": broken}
     return {
         **recipe.mlperf.model_dump(include={"submits", "division", "ruleset"}),
-        "here": missing_cache_clear(recipe, cluster),
         "rulesets": verdicts,
     }
 

@@ -53,7 +53,7 @@ def _sound() -> Ranks:
         }  # fmt: skip
         if rank % 2 == 0:
             row["machine"] = _machine()
-            row["data"] = {"folder": "/data", "problem": None, "records": 7, "bytes": 150e9, "stays_cached": None}
+            row["data"] = {"folder": "/data", "problem": None, "records": 7, "bytes": 150e9}
         ranks.append(row)
     return ranks
 
@@ -137,7 +137,6 @@ TROUBLES = [
     (_set(4, "machine", "limits", to={"locked memory": 65536}), "WARN", "links (node2): adapters are up, but locked"),
     (_set(2, "data", to=None), "WARN", "data (node1): not checked"),
     (_set(2, "data", "problem", to="train.rec: gone; run it"), "FAIL", "data (node1): train.rec: gone; run it"),
-    (_set(2, "data", "stays_cached", to="own the images"), "WARN", "data (node1): /data: 7 records"),
     (_set(2, "machine", "stage", to={"folder": "/ssd", "free_bytes": 1e9, "is_writable": True}), "FAIL",
      "stage (node1): 1.0 GB free at /ssd, 150.0 GB needed;"),
     (_set(2, "machine", "stage", to={"folder": "/ssd", "problem": "/ssd: Read-only file system"}), "FAIL",

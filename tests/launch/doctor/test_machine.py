@@ -104,7 +104,7 @@ def test_a_sound_data_set_is_told_in_records_and_bytes_and_a_broken_one_by_its_f
     folder = shutil.copytree(shared_digits, tmp_path / "digits")
     recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
     facts = inspect_dataset(recipe, cluster)
-    assert (facts.folder, facts.problem, facts.stays_cached) == (str(folder), None, None)
+    assert (facts.folder, facts.problem) == (str(folder), None)
     assert facts.records == recipe.data.train_samples + recipe.data.eval_samples
     assert facts.bytes >= sum(path.stat().st_size for path in folder.glob("*.rec"))
     (folder / "more.rec").mkdir()

@@ -1,7 +1,5 @@
-"""What is said of a run before it begins: of its disk, of images in memory, and of values that make it slow."""
+"""What is said of a run before it begins: of its disk, and of values that make it slow."""
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ from configs.load import ROOT, load_both, load_cluster, load_recipe
 from logs.folder import RunFolder
 from tests.runs import TWO_EPOCHS, FinishedRun, train
 from tests.small_disk import small_disk
-from train.plan.before_run import checkpoint_bytes, missing_cache_clear, slow_values
+from train.plan.before_run import checkpoint_bytes, slow_values
 from train.plan.document import plan_document, render
 
 
@@ -46,46 +44,6 @@ def test_a_run_whose_disk_has_no_room_for_its_network_is_refused_in_one_line(tmp
     assert refused.status == 2
     for words in ("1.23 MB free", "needs 1.25 MB", "checkpoint.best"):
         assert words in refused.errors
-
-
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Path]:
-    """Return a folder whose files are always in memory."""
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("no /dev/shm here")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
-REHEARSED = "cluster.rehearsal={waits: {forward_s: 0, gradients_s: [], update_s: 0, evaluation_s: 0, top1: []}}"
-
-
-@pytest.mark.parametrize(
-    ("data", "settings", "place"),
-    [
-        ("{memory}", [], "{memory}/digits"),
-        ("{disk}", ["cluster.paths.stage=$SHM/copies"], "{memory}/copies"),
-        ("{disk}", [], None),
-        ("{memory}", ["cluster.paths.stage={disk}"], None),
-        ("{memory}", ["cluster.paths.stage=$NO_SUCH_VARIABLE/x"], None),
-        ("{memory}", ["mlperf.submits=false"], None),
-        ("{memory}", ["data.source=synthetic"], None),
-        ("{memory}", ["cluster.engine.name=timed", REHEARSED], None),
-    ],
-)
-def test_a_run_that_submits_is_warned_of_images_that_stay_in_memory(
-    data: str, settings: list[str], place: str | None, memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SHM", str(memory))
-    given = [each.replace("{disk}", str(tmp_path)) for each in settings]
-    given.append(f"cluster.paths.data={data.format(memory=memory, disk=tmp_path)}")
-    told = missing_cache_clear(*load_both("digits", "laptop", given))
-    if place is None:
-        assert told is None
-    else:
-        assert told is not None
-        assert told.startswith(f"{place.format(memory=memory)}: the folder is a tmpfs, ")
-        assert "; set cluster.paths.stage to a folder on a local disk, " in told
 
 
 GPUS = ("cluster.device=gpu", "cluster.communication={}", "cluster.ranks_per_node=8")
