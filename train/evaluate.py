@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Evaluator:
         return metric.score(self.communicator)
 
     def by_class(self, num_classes: int) -> dict[str, Any] | None:
-        """Return the counts of the last evaluation by class, see `Metric`; None without an evaluation."""
+        """Return the counts of the last evaluation by class, see `Top1`; None without an evaluation."""
         return None if self._last is None else self._last.by_class(self.communicator, num_classes)
 
 
@@ -98,22 +98,6 @@ class Score:
         return f"{self.name} {self.value:.4f}"
 
 
-class Metric(Protocol):
-    """One evaluation under way on this rank."""
-
-    def add(self, logits: Array, labels: Array, num_valid: int) -> None:
-        """Add a batch of which the first ``num_valid`` images count; queues and returns at once."""
-
-    def score(self, communicator: Communicator) -> Score:
-        """Return the score over all ranks' images; waits. Every rank must call it, also a rank without images."""
-
-    def by_class(self, communicator: Communicator, num_classes: int) -> dict[str, Any] | None:
-        """Return counts over all ranks' images by class, after `score`; None if an image has several labels.
-
-        It needs a collective of its own, so a run calls it once, after the timed part.
-        """
-
-
 def metric_of(engine: Engine, loss: Loss) -> Callable[[], Metric]:
     """Return the function that begins an evaluation of a network trained on ``loss``."""
     return partial(MeanAuc if loss.has_label_vectors else Top1, engine)
@@ -132,7 +116,9 @@ class Top1:
         self._rows = np.zeros((0, 3), np.float32)
 
     def add(self, logits: Array, labels: Array, num_valid: int) -> None:
-        """See `Metric`; logits have shape (batch, classes), labels (batch,).
+        """Add a batch of which the first ``num_valid`` images count; queues and returns at once.
+
+        Logits have shape (batch, classes), labels (batch,).
 
         An image's row has the class of its label, the class of its largest logit, and the logarithm of the probability
         that the network gives to the label: minus the cross-entropy without label smoothing.
@@ -143,7 +129,7 @@ class Top1:
         self._queued.append(engine.stack((labels, engine.argmax(logits), likelihoods), axis=-1)[:num_valid])
 
     def score(self, communicator: Communicator) -> Score:
-        """See `Metric`."""
+        """Return the score over all ranks' images; waits. Every rank must call it, also a rank without images."""
         self._rows = np.concatenate([self._rows, *map(self._engine.to_host, self._queued)])
         self._queued.clear()
         labels, found, log_likelihoods = self._rows.T
@@ -156,7 +142,9 @@ class Top1:
         return Score("top-1", top1, row, f"{correct} of {total}")
 
     def by_class(self, communicator: Communicator, num_classes: int) -> dict[str, Any]:
-        """See `Metric`.
+        """Return counts over all ranks' images by class, after `score`.
+
+        It needs a collective of its own, so a run calls it once, after the timed part.
 
         Returns:
             By class, ``images`` of the class, those ``predicted`` to be of the class, and ``correct``: those that are
@@ -185,11 +173,11 @@ class MeanAuc:
         self._parts: list[tuple[Array, Array, int]] = []
 
     def add(self, logits: Array, labels: Array, num_valid: int) -> None:
-        """See `Metric`; logits and labels have shape (batch, classes)."""
+        """See `Top1`; logits and labels have shape (batch, classes)."""
         self._parts.append((logits, labels, num_valid))
 
     def score(self, communicator: Communicator) -> Score:
-        """See `Metric`.
+        """See `Top1`.
 
         Raises:
             RuntimeError: No class is both present and absent among the images.
@@ -207,7 +195,7 @@ class MeanAuc:
         return Score("mean ROC-AUC", mean, row, f"{of}, {len(labels)} images")
 
     def by_class(self, communicator: Communicator, num_classes: int) -> None:
-        """See `Metric`."""
+        """Return nothing: an image has several labels."""
 
     def _gather(self, communicator: Communicator) -> tuple[np.ndarray, np.ndarray]:
         """Return logits and labels of all images."""
@@ -219,6 +207,10 @@ class MeanAuc:
         rows = communicator.gather_bytes("evaluation scores", b"".join(each.tobytes() for each in own))
         table = np.frombuffer(b"".join(rows), np.float32).reshape(-1, 2, width)
         return table[:, 0], table[:, 1]
+
+
+Metric = Top1 | MeanAuc
+"""One evaluation under way on this rank."""
 
 
 def _auc(logits: np.ndarray, labels: np.ndarray) -> float | None:

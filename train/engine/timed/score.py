@@ -27,7 +27,7 @@ class InventedTop1(Top1):
         self._top1, self._owed = top1, 0.0
 
     def add(self, logits: Array, labels: Array, num_valid: int) -> None:
-        """See `train.evaluate.Metric`."""
+        """See `train.evaluate.Top1`."""
         epoch = int(self._engine.to_number(logits))
         self._owed += num_valid * self._top1[min(epoch, len(self._top1)) - 1]
         count = int(self._owed)
