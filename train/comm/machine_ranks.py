@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from typing import NamedTuple
 
 from train.comm.communicator import RendezvousTimeout, WorldMismatch
 from train.comm.shared_sum import create_memory
@@ -30,23 +29,15 @@ _CREDENTIALS = struct.Struct("3i")
 """Process, user and group at the other end of a socket."""
 
 
+Connections = tuple[Mapping[int, socket.socket], int]
+"""A connected socket for each other rank, by rank, and the open file of the memory that all ranks share."""
+
+
 class PeerLost(RuntimeError):
     """Another rank has ended; this error is never the first cause."""
 
     def __init__(self, who: str) -> None:
         super().__init__(f"Connection closed by peer: {who} has ended")
-
-
-class Connections(NamedTuple):
-    """What connects a rank with the others.
-
-    Attributes:
-        peers: A connected socket for each other rank, by rank.
-        memory: Open file of the memory that all ranks share.
-    """
-
-    peers: Mapping[int, socket.socket]
-    memory: int
 
 
 def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> Connections:
@@ -101,7 +92,7 @@ def _host(identity: Identity, name: str, deadline: float) -> Connections:
                         ends.enter_context(end)
                         socket.send_fds(peers[here], [_GREETING.pack(there, identity.world_size)], [end.fileno()])
         on_error.pop_all()
-    return Connections(peers, memory)
+    return peers, memory
 
 
 def _rank_of(guest: socket.socket, identity: Identity, peers: Mapping[int, socket.socket], deadline: float) -> int:
@@ -136,7 +127,7 @@ def _visit(identity: Identity, name: str, deadline: float) -> Connections:
             else:
                 peers[rank] = on_error.enter_context(socket.socket(fileno=descriptors[0]))
         on_error.pop_all()
-    return Connections(peers, memory)
+    return peers, memory
 
 
 def _reach(name: str, deadline: float) -> socket.socket:

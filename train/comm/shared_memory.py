@@ -82,8 +82,9 @@ class SharedMemoryCommunicator(Communicator):
 
     def __init__(self, identity: Identity, connections: Connections) -> None:
         self._rank, self.world_size = identity.rank, identity.world_size
-        self._memory = SharedMemory(connections.memory, self._rank, self.world_size)
-        self._thread = SumThread(connections.peers)
+        peers, memory = connections
+        self._memory = SharedMemory(memory, self._rank, self.world_size)
+        self._thread = SumThread(peers)
         self._queue: ArrayQueue | None = None
         self._buckets: dict[str, SharedBucket] = {}
 

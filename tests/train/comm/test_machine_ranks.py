@@ -47,18 +47,18 @@ def meeting() -> dict[str, str]:
 def test_each_two_ranks_get_a_socket_and_all_the_same_memory(meeting: dict[str, str]) -> None:
     with ThreadPoolExecutor(4) as pool:
         met = list(pool.map(lambda rank: meet(_identity(rank, 4), meeting, 20), reversed(range(4))))[::-1]
-    assert len({os.fstat(each.memory).st_ino for each in met}) == 1
-    for rank, own in enumerate(met):
-        assert set(own.peers) == {0, 1, 2, 3} - {rank}
-        for other, connection in own.peers.items():
+    assert len({os.fstat(memory).st_ino for _, memory in met}) == 1
+    for rank, (peers, _) in enumerate(met):
+        assert set(peers) == {0, 1, 2, 3} - {rank}
+        for other, connection in peers.items():
             connection.sendall(bytes([rank, other]))
-    for rank, own in enumerate(met):
-        assert {other: tuple(each.recv(2)) for other, each in own.peers.items()} == {
-            other: (other, rank) for other in own.peers
+    for rank, (peers, memory) in enumerate(met):
+        assert {other: tuple(each.recv(2)) for other, each in peers.items()} == {
+            other: (other, rank) for other in peers
         }
-        for each in own.peers.values():
+        for each in peers.values():
             each.close()
-        os.close(own.memory)
+        os.close(memory)
     assert meeting["RANK_MEETING"] not in Path("/proc/net/unix").read_text(encoding="ascii")
 
 
