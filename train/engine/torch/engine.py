@@ -234,7 +234,7 @@ class TorchEngine(Engine):
         return lambda array: array * row
 
     def pick(self, array: Any, columns: Any) -> Any:
-        return array.gather(1, columns.long()[:, None])[:, 0]
+        return array.gather(1, columns.long()[:, None]).reshape(-1)
 
     def wait(self, *arrays: Any) -> None:
         """Wait until arrays are computed; of a GPU's array without a mark, for everything queued."""
