@@ -33,22 +33,6 @@ class Arrays(Protocol):
         """
 
 
-class HostArrays:
-    """`Arrays` in NumPy, for readers of images that train nothing."""
-
-    def from_host(self, values: np.ndarray) -> Any:
-        """Return the values themselves."""
-        return values
-
-    def from_dali(self, tensor: Any, *, is_on_host: bool) -> Any:
-        """Copy a tensor from the host or from a GPU."""
-        return np.array(tensor if is_on_host else tensor.as_cpu())
-
-    def take(self, array: Any, rows: np.ndarray) -> Any:
-        """See `Arrays`."""
-        return array[rows]
-
-
 class TrainingBatch(NamedTuple):
     """One rank's micro-batch, in memory of its own on the rank's device; nothing overwrites it later.
 

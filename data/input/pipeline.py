@@ -1,7 +1,7 @@
 """The DALI pipeline that reads, decodes, cuts and normalises images, on a CPU or a GPU. Only this file imports DALI."""
 
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 
 from configs.schema import EngineSettings, Recipe
 from data.forms.form import Form
-from data.input.batches import Arrays, HostArrays
+from data.input.batches import Arrays
 
 DALI_VERSION: str = dali.__version__
 """The version whose checkpoints this process can continue from."""
@@ -59,7 +59,7 @@ class ReadRequest:
         rank: This rank, below ``world_size``.
         world_size: Number of ranks.
         device_id: GPU of this host; if None, the CPU.
-        arrays: Makes the arrays of the batches; by default NumPy's.
+        arrays: Makes the arrays of the batches.
     """
 
     recipe: Recipe
@@ -71,7 +71,7 @@ class ReadRequest:
     rank: int
     world_size: int
     device_id: int | None
-    arrays: Arrays = field(default_factory=HostArrays)
+    arrays: Arrays
 
     @property
     def num_samples(self) -> int:
@@ -145,7 +145,8 @@ def _normalised(request: ReadRequest, images: Any, mirror: Any) -> Any:
         mean=list(recipe.data.mean)[:channels],
         std=list(recipe.data.std)[:channels],
         mirror=mirror,
-        dtype=_type_of(engine),
+        # DALI normalises in float32 and rounds once, as a cast of each batch would (a test compares the bits).
+        dtype=types.FLOAT16 if engine.precision == "float16" else types.FLOAT,  # type: ignore[attr-defined]
         output_layout=engine.layout.removeprefix("N"),
         pad_output=recipe.model.input_channels > channels,
     )
@@ -176,14 +177,6 @@ def reader_options(request: ReadRequest) -> dict[str, Any]:
 
 def _sources_of(jpegs: Any) -> Any:
     return fn.get_property(jpegs, key="source_info")
-
-
-def _type_of(engine: EngineSettings) -> Any:
-    """Return the type of images: float16 if the network computes in float16, which saves a cast of each batch.
-
-    DALI normalises in float32 and rounds once, as the cast would (a test compares the bits).
-    """
-    return types.FLOAT16 if engine.precision == "float16" else types.FLOAT  # type: ignore[attr-defined]
 
 
 def decoder_options(request: ReadRequest) -> dict[str, Any]:

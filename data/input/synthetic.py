@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from configs.schema import EngineSettings, Recipe
-from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
+from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
 from data.shards import shard_range, stream_seed
 
 _Take = Callable[[np.ndarray], TrainingBatch]
@@ -36,7 +36,7 @@ def open_synthetic_training(  # noqa: PLR0913
     batch_size: int,
     rank: int,
     world_size: int,
-    arrays: Arrays | None = None,
+    arrays: Arrays,
     state: bytes = b"",
 ) -> TrainingSource:
     """Open this rank's endless stream of synthetic training images.
@@ -51,7 +51,7 @@ def open_synthetic_training(  # noqa: PLR0913
         batch_size: Images of a micro-batch of this rank.
         rank: This rank, below ``world_size``.
         world_size: Number of ranks.
-        arrays: Makes the arrays of the batches. If None, they are NumPy's.
+        arrays: Makes the arrays of the batches.
         state: The state of a stream that this one continues; if empty, it starts at the beginning.
     """
     spans = {span.recipe.model.image_size: span.recipe for span in recipe.spans}
@@ -73,7 +73,7 @@ def open_synthetic_evaluation(
     batch_size: int,
     rank: int,
     world_size: int,
-    arrays: Arrays | None = None,
+    arrays: Arrays,
 ) -> EvaluationSource:
     """Open this rank's shard of the synthetic evaluation images; the arguments are those of training."""
     pool = _pool(recipe.evaluated, engine, "eval", recipe.data.eval_samples, arrays)
@@ -150,17 +150,16 @@ class _SyntheticEvaluation:
 
 
 def _pool(
-    recipe: Recipe, engine: EngineSettings, split: str, num_samples: int, arrays: Arrays | None, num_pools: int = 1
+    recipe: Recipe, engine: EngineSettings, split: str, num_samples: int, arrays: Arrays, num_pools: int = 1
 ) -> _Take:
     """Make images and labels in the memory of the device; return the function that takes batches of them."""
     images, labels = _draw(recipe, split, num_samples, num_pools)
     if engine.layout == "NCHW":
         images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    maker, size = arrays or HostArrays(), len(labels)
-    held = maker.from_host(images), maker.from_host(labels)
+    held, size = (arrays.from_host(images), arrays.from_host(labels)), len(labels)
 
     def take(positions: np.ndarray) -> TrainingBatch:
-        return TrainingBatch(*(maker.take(each, positions % size) for each in held))
+        return TrainingBatch(*(arrays.take(each, positions % size) for each in held))
 
     return take
 

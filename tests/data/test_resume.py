@@ -12,6 +12,7 @@ from data.input.packed import open_training
 from data.input.synthetic import open_synthetic_training
 from tests.configs.test_progressive_resizing import GROWING
 from tests.data.input.test_packed import recipe_for, write_split
+from tests.host_arrays import HostArrays
 
 SAMPLES, BATCH, WORLD = 53, 4, 2
 EPOCHS = (1, 8, 14, 21)
@@ -29,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _open(folder: Path, overrides: list[str], rank: int, state: bytes = b"") -> TrainingSource:
     recipe = recipe_for(SAMPLES, overrides=["data.shuffle_buffer=9", *overrides])
     place: dict[str, Any] = {"batch_size": BATCH, "rank": rank, "world_size": WORLD, "state": state}
+    place["arrays"] = HostArrays()
     if recipe.data.source == "synthetic":
         return open_synthetic_training(recipe, EngineSettings(), **place)
     return open_training(recipe, EngineSettings(), folder, device_id=None, **place)

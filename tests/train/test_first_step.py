@@ -21,6 +21,7 @@ from configs.schema import EngineSettings, Recipe
 from data.input.synthetic import open_synthetic_evaluation, open_synthetic_training
 from launch.start.local import run_ranks
 from tests.forward import Forward, resnet8
+from tests.host_arrays import HostArrays
 from tests.oracles import adam_steps, smoothed_cross_entropy
 from train.engine.init import initial_weights
 from train.networks.arch import build_network
@@ -74,7 +75,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 def _micro_batches(recipe: Recipe) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the images and labels of the run's first micro-batches, as one rank would read them in turn."""
-    source = open_synthetic_training(recipe, EngineSettings(), batch_size=MICRO_BATCH, rank=0, world_size=1)
+    source = open_synthetic_training(
+        recipe, EngineSettings(), arrays=HostArrays(), batch_size=MICRO_BATCH, rank=0, world_size=1
+    )
     source.begin_epoch(1)
     batches = [source.next_batch() for _ in range(RANKS * ACCUMULATED)]
     return [(batch.images, batch.labels.astype(int)) for batch in batches]
@@ -159,7 +162,9 @@ def test_ranks_are_evaluated_with_the_mean_of_their_statistics(ran: Ran) -> None
 
 def _correct(ran: Ran, statistics: dict[str, np.ndarray]) -> int:
     """Count the evaluation images that the trained weights get right with these statistics."""
-    (batch,) = open_synthetic_evaluation(ran.recipe, EngineSettings(), batch_size=101, rank=0, world_size=1).batches()
+    (batch,) = open_synthetic_evaluation(
+        ran.recipe, EngineSettings(), arrays=HostArrays(), batch_size=101, rank=0, world_size=1
+    ).batches()
     logits = resnet8(Forward(ran.named("weights/") | statistics, 1e-3), batch.images)
     return int((logits.argmax(axis=1) == batch.labels).sum())
 

@@ -23,6 +23,7 @@ from data.shards import shard_range
 from launch.setup.gpu import search_gpus
 from tests.configs.test_progressive_resizing import GROWING
 from tests.engines import cpu_engine
+from tests.host_arrays import HostArrays
 
 SIDE = 16
 Draw = Callable[[int], "np.ndarray[Any, Any]"]
@@ -81,6 +82,7 @@ def training(
 ) -> TrainingSource:
     """Open a stream in an epoch, or before any (0); ``more`` are its state and device, and settings of the engine."""
     place: dict[str, Any] = {"batch_size": batch, "rank": rank, "world_size": world, "device_id": None}
+    place["arrays"] = HostArrays()
     place |= {name: more.pop(name) for name in ("state", "arrays", "device_id") if name in more}
     source = open_training(recipe, EngineSettings(**more), folder, **place)
     if epoch:
@@ -91,7 +93,7 @@ def training(
 def evaluation(
     folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, **more: Any
 ) -> EvaluationSource:
-    place: dict[str, Any] = {"batch_size": batch, "rank": rank, "world_size": world}
+    place: dict[str, Any] = {"batch_size": batch, "rank": rank, "world_size": world, "arrays": HostArrays()}
     device_id = more.pop("device_id", None)
     return open_evaluation(recipe, EngineSettings(**more), folder, device_id=device_id, **place)
 

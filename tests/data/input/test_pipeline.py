@@ -14,6 +14,7 @@ from data.forms.catalogue import form_of
 from data.input import pipeline
 from data.input.pipeline import ReadRequest
 from tests.data.input.test_packed import recipe_for
+from tests.host_arrays import HostArrays
 
 
 @pytest.mark.ranks
@@ -30,7 +31,7 @@ def test_dali_is_imported_without_a_word_and_later_warnings_are_shown() -> None:
 def _request(device_id: int | None, overrides: Sequence[str] = (), **engine: Any) -> ReadRequest:
     recipe = recipe_for(overrides=overrides)
     images = form_of(Path("set"), "train")
-    return ReadRequest(recipe, EngineSettings(**engine), Path("set"), "train", images, 4, 0, 1, device_id)
+    return ReadRequest(recipe, EngineSettings(**engine), Path("set"), "train", images, 4, 0, 1, device_id, HostArrays())
 
 
 @pytest.mark.parametrize(

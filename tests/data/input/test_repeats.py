@@ -12,6 +12,7 @@ from configs.plan import plan_run
 from configs.schema import EngineSettings
 from data.input.synthetic import open_synthetic_training
 from tests.data.input.test_packed import SIDE, pattern, recipe_for, take, training, write_split
+from tests.host_arrays import HostArrays
 
 IMAGES, BATCH = 96, 8
 
@@ -67,7 +68,7 @@ def test_the_repeats_of_an_image_are_cropped_and_mirrored_each_for_itself(tmp_pa
 def test_images_made_in_memory_come_as_often() -> None:
     recipe = _recipe(2, "data.source=synthetic", images=1000)
     given, every = (
-        open_synthetic_training(each, EngineSettings(), batch_size=BATCH, rank=1, world_size=2)
+        open_synthetic_training(each, EngineSettings(), arrays=HostArrays(), batch_size=BATCH, rank=1, world_size=2)
         for each in (recipe, recipe_for(1000, overrides=["data.source=synthetic"]))
     )
     for _ in range(3):

@@ -8,6 +8,7 @@ import pytest
 from configs.load import load_recipe
 from configs.schema import EngineSettings, Recipe
 from data.input.synthetic import open_synthetic_evaluation, open_synthetic_training
+from tests.host_arrays import HostArrays
 
 Array = Any
 
@@ -20,7 +21,9 @@ def steps(
     recipe: Recipe, count: int, *, rank: int = 0, world: int = 1, accumulation: int = 1, batch: int = 8
 ) -> list[tuple[Array, Array]]:
     """Return the micro-batches of ``count`` steps of one rank."""
-    source = open_synthetic_training(recipe, EngineSettings(), batch_size=batch, rank=rank, world_size=world)
+    source = open_synthetic_training(
+        recipe, EngineSettings(), arrays=HostArrays(), batch_size=batch, rank=rank, world_size=world
+    )
     source.begin_epoch(1)
     batches = (source.next_batch() for _ in range(count * accumulation))
     return [(images, labels) for images, labels in batches]
@@ -46,7 +49,9 @@ def test_seeds_and_splits_give_different_images() -> None:
     alike = ("data.train_samples=40", "data.eval_samples=40")  # streams of one name would give the same images
     first, second = (steps(recipe_for(f"run.seed={seed}", *alike), 1)[0][0] for seed in (1, 2))
     assert np.abs(first - second).mean() > 0.5
-    held_back = open_synthetic_evaluation(recipe_for(*alike), EngineSettings(), batch_size=8, rank=0, world_size=1)
+    held_back = open_synthetic_evaluation(
+        recipe_for(*alike), EngineSettings(), arrays=HostArrays(), batch_size=8, rank=0, world_size=1
+    )
     assert np.abs(first - next(iter(held_back.batches())).images).mean() > 0.5
 
 
@@ -58,7 +63,9 @@ def test_the_mean_images_of_the_classes_differ_and_follow_from_the_seed() -> Non
         for ((images, labels),) in (steps(each, 1, batch=500) for each in (recipe, other_seed))
     )
     assert np.abs(means - others_means).mean() > 0.5
-    source = open_synthetic_evaluation(recipe, EngineSettings(), batch_size=100, rank=0, world_size=1)
+    source = open_synthetic_evaluation(
+        recipe, EngineSettings(), arrays=HostArrays(), batch_size=100, rank=0, world_size=1
+    )
     others, other_labels, _ = next(iter(source.batches()))
     distances = ((others[:, None] - means) ** 2).sum(axis=(2, 3, 4))
     assert (distances.argmin(axis=1) == other_labels).mean() > 0.95
@@ -77,7 +84,9 @@ def test_a_pattern_of_four_by_four_cells_fills_an_image_of_any_side(side: int, w
 def test_every_evaluation_counts_every_image_once(world: int) -> None:
     recipe = recipe_for("data.eval_samples=20")
     sources = [
-        open_synthetic_evaluation(recipe, EngineSettings(), batch_size=4, rank=rank, world_size=world)
+        open_synthetic_evaluation(
+            recipe, EngineSettings(), arrays=HostArrays(), batch_size=4, rank=rank, world_size=world
+        )
         for rank in range(world)
     ]
     for _ in range(2):
@@ -94,6 +103,7 @@ def test_layout_and_fourth_channel_are_those_of_the_run() -> None:
         batch_size=2,
         rank=0,
         world_size=1,
+        arrays=HostArrays(),
     )
     images = source.next_batch().images
     assert images.shape == (2, 8, 8, 4)

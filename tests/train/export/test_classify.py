@@ -12,6 +12,7 @@ from configs.schema import EngineSettings
 from data.__main__ import main as prepare
 from data.input.packed import open_evaluation
 from data.manifest import load_manifest
+from tests.host_arrays import HostArrays
 from train.export.classify import input_of
 from train.export.description import describe
 
@@ -63,7 +64,7 @@ def _both(folder: Path, packed: Path, *overrides: str) -> tuple[np.ndarray, np.n
         "batch.global_size=1", "model.num_classes=2", "model.name=resnet18", "model.image_size=32",
         "data.mean=[10, 20, 30]", "data.std=[2, 2, 2]", *overrides,
     ])  # fmt: skip
-    place: Any = {"batch_size": len(files), "rank": 0, "world_size": 1, "device_id": None}
+    place: Any = {"batch_size": len(files), "rank": 0, "world_size": 1, "device_id": None, "arrays": HostArrays()}
     source = open_evaluation(recipe, EngineSettings(), packed, **place)
     (batch,) = list(source.batches())
     seen = np.array(batch.images)
