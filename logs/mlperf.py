@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -89,15 +89,6 @@ class EventLog:
         assert not self._stopped, "run_stop is logged exactly once"
         self._stopped = True
         self.emit("stop", "run_stop", status=status)
-
-    def hyperparameters(self, values: Mapping[str, Any]) -> None:
-        """Log the hyperparameters of the optimizer and the pipelines that run.
-
-        Args:
-            values: Key of ruleset 4.0.0 -> value, see `train.schedule.logged_hyperparameters`.
-        """
-        for key, value in values.items():
-            self.emit("point", key, value)
 
     @contextmanager
     def block(self, first_epoch: int, epoch_count: int) -> Iterator[None]:

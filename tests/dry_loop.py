@@ -194,7 +194,8 @@ def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float]) -> Path:
     first = Identity(0, cluster.world_size, 0, 8, "rehearsal", "none")
     metrics = MetricsWriter(folder / METRICS_FILE)
     with opened_log(folder, recipe, cluster, first, is_cold=True) as log:
-        log.hyperparameters(logged_hyperparameters(recipe, plan, resolve_schedule(recipe, plan), recipe.optimizer))
+        for each in logged_hyperparameters(recipe, plan, resolve_schedule(recipe, plan), recipe.optimizer).items():
+            log.emit("point", *each)
         log.emit("stop", "init_stop")
         result, _ = dry_train(recipe, cluster.world_size, tops, log=log, blank=Blank(), metrics=metrics)
     summary = Summary(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from data.input.batches import TrainingSource
 from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
 from train.best_checkpoint import BestMark
 from train.comm.communicator import Communicator
-from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
+from train.engine.protocol import Array
 
 if TYPE_CHECKING:
+    from train.engine.build import ModelParts
     from train.evaluate import Score
 
 logger = logging.getLogger(__name__)
@@ -81,9 +82,7 @@ class Checkpoints:
     """Writes the checkpoints of a run. Every rank calls each verb at the same point of the run.
 
     Attributes:
-        engine: Copies arrays to the host.
-        network: Has weights and batch-norm statistics.
-        optimizer: Has ``momenta``.
+        model: What has the state: the network, the optimizer and what the recipe's ideas compute.
         communicator: Gathers the state that each rank has of its own.
         writer: Writes the checkpoints on rank 0, nothing on the other ranks.
         fixed_settings: Recipe, ranks and data; a resumed run must have the same.
@@ -91,14 +90,11 @@ class Checkpoints:
         saved: Position of the last checkpoint; at first the position where the run began.
         on_save: Called before a checkpoint is collected, which may take long.
         changes: What differs from the settings with which the run was begun.
-        parts: What the recipe's ideas compute.
         mark: Says which evaluations have a marked checkpoint.
         stall_s: Seconds for which training has waited for checkpoints after evaluations.
     """
 
-    engine: Engine
-    network: TrainableNetwork
-    optimizer: Optimizer
+    model: ModelParts
     communicator: Communicator
     writer: CheckpointWriter
     fixed_settings: Mapping[str, Any]
@@ -106,7 +102,6 @@ class Checkpoints:
     saved: Position
     on_save: Callable[[], object]
     changes: tuple[str, ...] = ()
-    parts: Sequence[Part] = ()
     mark: BestMark = field(default_factory=BestMark)
     stall_s: float = 0.0
 
@@ -166,23 +161,22 @@ class Checkpoints:
         after an evaluation they are the same on every rank.
         """
         self.on_save()
-        to_host, evaluated = self.engine.to_host, _evaluated(self.parts)
-        statistics = {f"statistics/{name}": each for name, each in self.network.read_statistics().items()}
-        statistics |= {f"evaluated/{name}": to_host(each) for name, each in evaluated.statistics.items()}
+        network, (weights, averaged) = self.model.network, _evaluated(self.model.parts)
+        to_host = network.engine.to_host
+        statistics = {f"statistics/{name}": each for name, each in network.read_statistics().items()}
+        statistics |= {f"evaluated/{name}": to_host(each) for name, each in averaged.items()}
         kept = [b"".join(each.tobytes() for each in statistics.values())]
         if not has_common_statistics:
             kept = self.communicator.gather_bytes("checkpoint statistics", kept[0])
         data = self.communicator.gather_bytes("checkpoint data", own)
 
         def collect() -> SavedState:
-            arrays = {f"weights/{name}": array for name, array in self.network.read_weights().items()}
+            arrays = {f"weights/{name}": array for name, array in network.read_weights().items()}
             arrays |= {
-                f"momenta/{number}": self.network.to_oihw(to_host(each))
-                for number, each in enumerate(self.optimizer.momenta)
+                f"momenta/{number}": network.to_oihw(to_host(each))
+                for number, each in enumerate(self.model.optimizer.momenta)
             }
-            arrays |= {
-                f"evaluated/{name}": self.network.to_oihw(to_host(each)) for name, each in evaluated.weights.items()
-            }
+            arrays |= {f"evaluated/{name}": network.to_oihw(to_host(each)) for name, each in weights.items()}
             rows = np.stack([np.frombuffer(each, np.float32) for each in kept])
             ends = np.cumsum([0, *(each.size for each in statistics.values())])
             for name, start, end in zip(statistics, ends, ends[1:], strict=False):
@@ -207,16 +201,10 @@ def weights_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.
     return _below("weights/", checkpoint) | {name: _of_rank(each, rank) for name, each in rows.items()}
 
 
-class _Evaluated(NamedTuple):
-    """What ideas evaluate in place of the network's own weights and running statistics, by name."""
-
-    weights: dict[str, Array]
-    statistics: dict[str, Array]
-
-
-def _evaluated(parts: Sequence[Part]) -> _Evaluated:
+def _evaluated(parts: Sequence[Part]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return what ideas evaluate in place of the network's own weights, and of its running statistics, by name."""
     weights = {name: each for part in parts for name, each in part.evaluated_weights.items()}
-    return _Evaluated(weights, {name: each for part in parts for name, each in part.evaluated_statistics.items()})
+    return weights, {name: each for part in parts for name, each in part.evaluated_statistics.items()}
 
 
 def evaluated_weights(checkpoint: SavedState) -> dict[str, np.ndarray]:
@@ -357,14 +345,7 @@ class InitialState:
         """Return the checkpoint's weights and the rank's statistics, or None if there is no checkpoint."""
         return None if self.checkpoint is None else weights_of(self.checkpoint, rank if self.has_own_states else None)
 
-    def restore_optimizer(
-        self,
-        engine: Engine,
-        network: TrainableNetwork,
-        optimizer: Optimizer,
-        parts: Sequence[Part] = (),
-        rank: int = 0,
-    ) -> None:
+    def restore_optimizer(self, model: ModelParts, rank: int = 0) -> None:
         """Set the optimizer's state and what a rank's ideas evaluate to that of the checkpoint, if any, bit for bit.
 
         Raises:
@@ -372,20 +353,20 @@ class InitialState:
         """
         if self.checkpoint is None:
             return
-        evaluated = _evaluated(parts)
+        network, engine, (weights, statistics) = model.network, model.network.engine, _evaluated(model.parts)
         # Ideas compute nothing in a rehearsal, whose momenta are all momenta.
-        checkpoint = _renamed(self.checkpoint) if evaluated.weights else self.checkpoint
-        saved, momenta = _below("momenta/", checkpoint), optimizer.momenta
+        checkpoint = _renamed(self.checkpoint) if weights else self.checkpoint
+        saved, momenta = _below("momenta/", checkpoint), model.optimizer.momenta
         oihw = (network.to_oihw(np.broadcast_to(np.False_, each.shape)) for each in momenta)
         wanted = {str(number): each.shape for number, each in enumerate(oihw)}
         if {name: each.shape for name, each in saved.items()} != wanted:
             raise _foreign(self.path, "the optimizer's state has other shapes")
         for number, momentum in enumerate(momenta):
             engine.overwrite(momentum, engine.from_host(network.from_oihw(saved[str(number)])))
-        held = evaluated.weights | evaluated.statistics
+        held = weights | statistics
         found = _replaced(checkpoint, rank if self.has_own_states else None)
         if missing := held.keys() - found.keys():
-            if missing != evaluated.statistics.keys():
+            if missing != statistics.keys():
                 raise _foreign(self.path, f"it has nothing that is evaluated in place of {min(missing)}")
             if rank == 0:
                 words = (

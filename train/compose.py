@@ -76,7 +76,6 @@ class Composition:
         *,
         communicator: Communicator | None = None,
         buckets: BucketPlan | None = None,
-        image_type: str = "float32",
         **options: Any,
     ) -> Step:
         """Return the optimizer step of this rank; its graphs, if it has some, are captured now, after the warm-up.
@@ -86,7 +85,6 @@ class Composition:
             on_step: Called with the step's number when the step is queued.
             communicator: Reduces the gradients. If None, the rank's own.
             buckets: The bucket plan. If None, the model's own.
-            image_type: Type of the images.
             options: Further arguments of `Step`.
         """
         parts: dict[str, Any] = {
@@ -106,24 +104,16 @@ class Composition:
         if graphs == "none":
             return Step(**parts)
         size = self.plan.per_rank_batch_size
-        batches = [
-            blank_batch(self.engine, self.model.network, size, image_type, side) for side in self.model.train_sides
-        ]
+        batches = [blank_batch(self.model, size, side) for side in self.model.train_sides]
         return StaticStep(**parts, batches=batches, has_sums=graphs == "step")
 
-    def make_evaluator(self, on_batch: Callable[[], object], *, image_type: str = "float32") -> Evaluator:
-        """Return the evaluation of this rank's shard; where steps are graphs, so are its inferences, captured now.
-
-        Args:
-            on_batch: Called after each batch.
-            image_type: Type of the images.
-        """
+    def make_evaluator(self, on_batch: Callable[[], object]) -> Evaluator:
+        """Return the evaluation of this rank's shard; where steps are graphs, so are its inferences, captured now."""
         assert self.evaluation is not None
         network, predict = self.model.network, None
         if self.cluster.engine.cuda_graphs != "none":
-            size, side = self.plan.per_rank_batch_size, self.model.eval_side
-            batch = blank_batch(self.engine, network, size, image_type, side)
-            predict = StaticInference(self.engine, network, batch.images)
+            batch = blank_batch(self.model, self.plan.per_rank_batch_size, self.model.eval_side)
+            predict = StaticInference(network, batch.images)
         new_metric = metric_of(self.engine, self.recipe.loss)
         if (rehearsal := self.cluster.rehearsal) is not None:
             new_metric = partial(InventedTop1, self.engine, rehearsal.waits.top1)

@@ -47,13 +47,7 @@ class PreparedImages(NamedTuple):
 
 
 class Images:
-    """The images of a run as one rank sees them: the run, and this rank's place in it; here seeded images in memory.
-
-    Attributes:
-        image_type: Number type of the images: float32 or float16.
-    """
-
-    image_type = "float32"
+    """The images of a run as one rank sees them: the run, and this rank's place in it; here seeded images in memory."""
 
     def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
         self._recipe, self._cluster, self._identity = recipe, cluster, identity
@@ -105,10 +99,6 @@ class PackedImages(Images):
     """Images on a disk, packed or in place, read by DALI."""
 
     _staged: Staged | None = None
-
-    def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
-        super().__init__(recipe, cluster, plan, identity)
-        self.image_type = "float16" if cluster.engine.precision == "float16" else "float32"
 
     def _shard_arguments(self, arrays: Arrays) -> dict[str, Any]:
         device_id = self._identity.local_rank if self._cluster.device == "gpu" else None

@@ -49,7 +49,7 @@ class ProbedRank:
         size, network = self.parts.plan.per_rank_batch_size, self.parts.model.network
         shapes = (size, *network.image_shape), (size, *network.label_shape)
         classes = self.parts.recipe.model.num_classes
-        return random_batch(self.parts.engine, *shapes, classes, self.images.image_type)
+        return random_batch(self.parts.engine, *shapes, classes, self.parts.model.image_type)
 
     def open_images(self) -> TrainingSource:
         """Return the stream of the recipe's images."""
@@ -60,8 +60,7 @@ class ProbedRank:
 
     def warm_up(self) -> None:
         """Warm up as a run does, see `train.warmup.warm_up`."""
-        parts = self.parts
-        warm_up(parts.engine, parts.model, parts.communicator, parts.plan.per_rank_batch_size, self.images.image_type)
+        warm_up(self.parts.model, self.parts.communicator, self.parts.plan.per_rank_batch_size)
 
     def passes(self, batch: TrainingBatch) -> dict[str, Callable[[], object]]:
         """Return the functions that queue the forward pass of a micro-batch, the backward pass and the update."""
@@ -83,10 +82,7 @@ class ProbedRank:
             buckets: The bucket plan. If None, the network's own.
         """
         clock = Clock(self.parts.engine, self.parts.cluster.engine.run_ahead_steps)
-        image_type = self.images.image_type
-        step = self.parts.make_step(
-            clock, lambda _: None, communicator=communicator, buckets=buckets, image_type=image_type
-        )
+        step = self.parts.make_step(clock, lambda _: None, communicator=communicator, buckets=buckets)
         return lambda number: [step(0, source, _HYPER).summed for _ in range(number)][-1]
 
     def slowest_s(self, action: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.compilers import require_compiler
-from configs.plan import Position, RunPlan, plan_run
+from configs.plan import Position, plan_run
 from configs.reading import is_file
 from configs.registry import require_engine
 from configs.resume_check import fixed_settings
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 _TRIED = 4096
 """Numbers of each tensor that are compared after the trial: of ResNet-50 a fiftieth."""
 
-
 _CONCLUSION_S = 600.0
 """Least time for the end of a run: all that is left to do is to write, and a slow disk is no reason to lose the trained
 network. A rank that is frozen meanwhile is still noticed by the others, see `train.rank.peers`."""
@@ -90,7 +89,10 @@ def _leave_at_once(message: str) -> None:
 def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, ledger: Ledger, connect: Connect) -> int:
     """Train one rank's share and return the exit status."""
     folder, (recipe, cluster) = run_folder.path, _settings(run_folder)
-    _require_possible(recipe, cluster)
+    # This rank's environment may be an image's.
+    require_engine(cluster.engine.name)
+    require_compiler(cluster)
+    require_memory(recipe, cluster)
     plan = plan_run(recipe, identity.world_size)
     images = images_of(recipe, cluster, plan, identity)
     resumes_from, manifest = run_folder.checkpoints.resume_point(), folder / DATASET_FILE
@@ -114,12 +116,13 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             plan=plan, images=images, source_state=state, connect=connect, weights=weights,
         )  # fmt: skip
         require_cold(rank.communicator, is_cold=prepared.is_cold)
-        _warm_up(rank, initial, images.image_type, ledger)
+        _warm_up(rank, initial, ledger)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
             starts = gather_starts(rank.communicator.gather_bytes, rank.identity.host, ledger)
         schedule = resolve_schedule(recipe, rank.plan)
-        log.hyperparameters(logged_hyperparameters(recipe, rank.plan, schedule, rank.model.optimizer.config))
+        for each in logged_hyperparameters(recipe, rank.plan, schedule, rank.model.optimizer.config).items():
+            log.emit("point", *each)
         log.emit("stop", "init_stop")
         init_s = time.monotonic() - begin
         _write_start(folder, rank, {**ledger.to_json(), **starts}, prepared.manifest)
@@ -136,7 +139,6 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=Tracer(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
             class_names=() if prepared.manifest is None else prepared.manifest.class_names,
-            image_type=images.image_type,
             is_cold=prepared.is_cold,
         )
         usage = Usage()
@@ -144,7 +146,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
         if cluster.communication.is_synchronous:
             signals.wait_for_step()
             watchdog.follow(Peers(folder, identity, starts["hosts"], cluster.engine.run_ahead_steps))
-        evaluate = rank.make_evaluator(watchdog, image_type=images.image_type)
+        evaluate = rank.make_evaluator(watchdog)
         if cluster.device == "gpu":
             # A full collection takes 0.1 to 0.4 s with PyTorch imported, for which all ranks would wait in some step.
             gc.collect()
@@ -165,27 +167,13 @@ def _settings(run_folder: RunFolder) -> tuple[Recipe, Cluster]:
     return recipe, cluster.model_copy(update={"rehearsal": cluster.rehearsal.after_failures(failures)})
 
 
-def _require_possible(recipe: Recipe, cluster: Cluster) -> None:
-    """Raise UserError if this rank's environment, which in a container is the image's, cannot train the recipe."""
-    require_engine(cluster.engine.name)
-    require_compiler(cluster)
-    require_memory(recipe, cluster)
-
-
-def _warm_up(rank: Composition, initial: InitialState, image_type: str, ledger: Ledger) -> None:
+def _warm_up(rank: Composition, initial: InitialState, ledger: Ledger) -> None:
     """Warm up all parts, and then give the optimizer and the ideas the state in which the run begins."""
     with ledger.phase("warm-up"):
-        warm_up(
-            rank.engine,
-            rank.model,
-            rank.communicator,
-            rank.plan.per_rank_batch_size,
-            image_type,
-            on_update=partial(_require_same_update, rank),
-        )
-        rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
-        model = rank.model
-        initial.restore_optimizer(rank.engine, model.network, model.optimizer, model.parts, rank.identity.rank)
+        model, size = rank.model, rank.plan.per_rank_batch_size
+        warm_up(model, rank.communicator, size, on_update=partial(_require_same_update, rank))
+        model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
+        initial.restore_optimizer(model, rank.identity.rank)
 
 
 def _write_start(folder: Path, rank: Composition, ledger: Mapping[str, Any], manifest: Manifest | None) -> None:
@@ -285,9 +273,7 @@ def _checkpoints(
 ) -> Checkpoints:
     policy, is_synchronous = rank.cluster.checkpoint, rank.cluster.communication.is_synchronous
     return Checkpoints(
-        engine=rank.engine,
-        network=rank.model.network,
-        optimizer=rank.model.optimizer,
+        model=rank.model,
         communicator=rank.communicator,
         writer=CheckpointWriter(None if rank.identity.rank else folder.checkpoints, policy.keep),
         fixed_settings=facts,
@@ -296,7 +282,6 @@ def _checkpoints(
         saved=initial.position,
         on_save=watchdog,
         changes=initial.changes,
-        parts=rank.model.parts,
         mark=BestMark(marks=policy.best, resumed=initial.checkpoint),
     )
 
@@ -314,7 +299,6 @@ class _Training:
     checkpoints: Checkpoints
     tracer: Tracer
     class_names: Sequence[str]
-    image_type: str
     is_cold: bool
 
     def run(self, evaluate: Evaluator, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
@@ -345,7 +329,7 @@ class _Training:
             run = TrainingRun(
                 plan=rank.plan,
                 schedule=resolve_schedule(rank.recipe, rank.plan),
-                step=rank.make_step(clock, on_step, image_type=self.image_type, told_to_stop=signals.told_to_stop),
+                step=rank.make_step(clock, on_step, told_to_stop=signals.told_to_stop),
                 source=rank.training,
                 evaluate=evaluate,
                 goal=goal,
@@ -405,37 +389,36 @@ class _Training:
         with dispensable():
             write_json(self.folder / RANKS_FILE, {"ranks": ranks})
         slowest, excess = slowest_rank(ranks)
-        summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
-        summary = replace(summary, slowest_rank=slowest, rank_excess=excess, checkpoint_s=self.checkpoints.stall_s)
-        summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None, is_saved=why_lost is None)
-        summary = replace(summary, **self.checkpoints.mark.summed_up(self.folder.checkpoints.marked()))
-        resumed, changes = self.initial.resumed_from_step, list(self.initial.changes) or None
-        summary = replace(summary, resumed_from_step=resumed, changes=changes, is_cold=self.is_cold)
+        # A run that was resumed after its last step took none.
+        input_wait, exposed = clock.fractions() if clock.steps else (None, None)
+        recipe, plan = self.rank.recipe, self.rank.plan
+        summary = Summary(
+            recipe=recipe.name,
+            status="success" if result.success else "aborted",
+            top1=result.score.row.get("top1"),
+            mean_auc=result.score.row.get("mean_auc"),
+            target=recipe.run.target_top1,
+            epochs=result.epochs,
+            steps=result.steps,
+            world_size=plan.world_size,
+            global_batch_size=plan.global_batch_size,
+            init_s=init_s,
+            run_s=result.run_s,
+            images_per_s=clock.steps * plan.global_batch_size / clock.stepping_s if clock.steps else None,
+            input_wait_fraction=input_wait,
+            comm_exposed_fraction=exposed,
+            weights_checksum=f"{final_checksum:016x}",
+            seed=recipe.run.seed,
+            failure=result.failure,
+            slowest_rank=slowest,
+            rank_excess=excess,
+            checkpoint_s=self.checkpoints.stall_s,
+            is_rehearsal=self.rank.cluster.rehearsal is not None,
+            is_saved=why_lost is None,
+            resumed_from_step=self.initial.resumed_from_step,
+            changes=list(self.initial.changes) or None,
+            is_cold=self.is_cold,
+            **self.checkpoints.mark.summed_up(self.folder.checkpoints.marked()),
+        )
         self.folder.write_summary(summary)
         return 0 if result.success else 1
-
-
-def _summary(
-    recipe: Recipe, plan: RunPlan, result: Result, clock: Clock, init_s: float, final_checksum: int
-) -> Summary:
-    # A run that was resumed after its last step took none.
-    input_wait, exposed = clock.fractions() if clock.steps else (None, None)
-    return Summary(
-        recipe=recipe.name,
-        status="success" if result.success else "aborted",
-        top1=result.score.row.get("top1"),
-        mean_auc=result.score.row.get("mean_auc"),
-        target=recipe.run.target_top1,
-        epochs=result.epochs,
-        steps=result.steps,
-        world_size=plan.world_size,
-        global_batch_size=plan.global_batch_size,
-        init_s=init_s,
-        run_s=result.run_s,
-        images_per_s=clock.steps * plan.global_batch_size / clock.stepping_s if clock.steps else None,
-        input_wait_fraction=input_wait,
-        comm_exposed_fraction=exposed,
-        weights_checksum=f"{final_checksum:016x}",
-        seed=recipe.run.seed,
-        failure=result.failure,
-    )

@@ -11,7 +11,7 @@ from functools import partial
 
 from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch, TrainingSource
-from train.engine.protocol import Array, Engine, FixedOptimizer, TrainableNetwork, Work
+from train.engine.protocol import Array, FixedOptimizer, TrainableNetwork, Work
 from train.step import Step, StepArrays, reduce_all
 
 
@@ -100,7 +100,7 @@ class StaticStep(Step):
         self.engine.overwrite(arrays.summed, arrays.own)
         self.clock.first_layer_arrived(step, network.gradients[0])
         with self.clock.reductions(network.gradients):
-            reduce_all(self.engine, network, self.communicator, self.buckets, arrays)
+            reduce_all(network, self.communicator, self.buckets, arrays)
             self.communicator.complete()
 
 
@@ -108,13 +108,13 @@ class StaticInference:
     """Inference on fixed arrays; each batch folds the batch norms anew, which reads the weights once.
 
     Args:
-        engine: The framework.
         network: The network, whose weights and statistics may change from one batch to the next.
         images: Arrays for the images of a batch; an inference of this shape must have been computed before.
     """
 
-    def __init__(self, engine: Engine, network: TrainableNetwork, images: Array) -> None:
-        self._engine, self._images = engine, images
+    def __init__(self, network: TrainableNetwork, images: Array) -> None:
+        engine = self._engine = network.engine
+        self._images = images
         self._logits = logits = engine.copy(network.inference()(images))
         self._replay = engine.capture(lambda: engine.overwrite(logits, network.inference()(images)))
 

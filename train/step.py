@@ -10,6 +10,7 @@ from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch, TrainingSource
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator
+from train.engine.build import ModelParts
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.measure.timing import Clock
 
@@ -130,20 +131,18 @@ class Step:
         return arrived
 
 
-def reduce_once(engine: Engine, network: TrainableNetwork, communicator: Communicator, buckets: BucketPlan) -> None:
+def reduce_once(model: ModelParts, communicator: Communicator) -> None:
     """Queue the reductions of a step, with blank arrays beside the gradients, under the names that steps use.
 
     Communicators keep the buffers and connections of a name.
     """
-    blank = engine.zeros((1,))
-    reduce_all(engine, network, communicator, buckets, StepArrays(blank, engine.copy(blank), engine.copy(blank)))
+    blank = StepArrays(*(model.network.engine.zeros((1,)) for _ in range(3)))
+    reduce_all(model.network, communicator, model.buckets, blank)
 
 
-def reduce_all(
-    engine: Engine, network: TrainableNetwork, communicator: Communicator, buckets: BucketPlan, arrays: StepArrays
-) -> None:
+def reduce_all(network: TrainableNetwork, communicator: Communicator, buckets: BucketPlan, arrays: StepArrays) -> None:
     """Queue the reductions of a step whose gradients are complete."""
-    order = engine.copy(arrays.own) if buckets.num_deferred else None
+    order = network.engine.copy(arrays.own) if buckets.num_deferred else None
     for number in range(len(buckets.order)):
         _reduce(communicator, network, buckets, number, arrays, order)
 

@@ -12,7 +12,7 @@ from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch
 from train.comm.communicator import Communicator
 from train.engine.build import ModelParts
-from train.engine.protocol import Engine, TrainableNetwork
+from train.engine.protocol import TrainableNetwork
 from train.step import reduce_once
 
 _LEAST_SIDE = 8
@@ -22,41 +22,37 @@ TRIAL = HyperParameters(lr=1.0, momentum=0.9, weight_decay=0.1)
 
 
 def warm_up(
-    engine: Engine,
     model: ModelParts,
     communicator: Communicator,
     batch_size: int,
-    image_type: str = "float32",
     *,
     on_update: Callable[[], object] = lambda: None,
 ) -> None:
     """Run forward, backward, reductions, update and inference on made-up images, then restore the model.
 
     Args:
-        engine: The framework.
         model: Afterwards weights, running statistics and gradients are those of before, and the optimizer's state
             is zero.
         communicator: Reduces each bucket once, as the steps will, so that its buffers exist, and registers the weights.
-        batch_size: Images of a micro-batch.
-        image_type: Type of the images that follow. With another type, the first step would prepare everything anew.
+        batch_size: Images of a micro-batch, whose type is that of the images that follow, for which all is prepared.
         on_update: Called after the update, while the network has the weights that it leaves.
     """
-    network = model.network
+    network, engine = model.network, model.network.engine
     draw = np.random.default_rng(0)
     # From the largest on, whose memory has room for all others.
     for side in model.train_sides or (None,):
         labels = engine.zeros((batch_size, *network.label_shape))
         # Blank images would have gradients of 0, by which every way of updating weights leaves the same bits.
-        image = draw.integers(0, 3, _image_shape(network, side)).astype(image_type)
+        image = draw.integers(0, 3, _image_shape(network, side)).astype(model.image_type)
         network.forward(engine.from_host(np.broadcast_to(image, (batch_size, *image.shape))), labels)
         network.backward()
-    reduce_once(engine, network, communicator, model.buckets)
+    reduce_once(model, communicator)
     communicator.complete()
     for part in model.parts:
         part.gradients(network.gradients)
     model.optimizer.update(TRIAL)
     on_update()
-    engine.wait(network.inference()(blank_batch(engine, network, batch_size, image_type, model.eval_side).images))
+    engine.wait(network.inference()(blank_batch(model, batch_size, model.eval_side).images))
     network.load_weights(model.weights)
     network.zero_gradients()
     model.optimizer.reset()
@@ -66,12 +62,11 @@ def warm_up(
     engine.wait_all()
 
 
-def blank_batch(
-    engine: Engine, network: TrainableNetwork, batch_size: int, image_type: str, side: int | None = None
-) -> TrainingBatch:
+def blank_batch(model: ModelParts, batch_size: int, side: int | None) -> TrainingBatch:
     """Return the arrays of a micro-batch, all zeros; if ``side`` (px) is None, images are as large as the network's."""
-    images = engine.from_host(np.zeros((batch_size, *_image_shape(network, side)), image_type))
-    return TrainingBatch(images, engine.zeros((batch_size, *network.label_shape)))
+    engine = model.network.engine
+    images = engine.from_host(np.zeros((batch_size, *_image_shape(model.network, side)), model.image_type))
+    return TrainingBatch(images, engine.zeros((batch_size, *model.network.label_shape)))
 
 
 def _image_shape(network: TrainableNetwork, side: int | None) -> Sequence[int]:

@@ -177,7 +177,7 @@ def _sample(  # noqa: PLR0913 (each says another part of what is sampled)
             passes["update"]()
 
     def allreduce() -> None:
-        reduce_once(engine, model.network, parts.communicator, model.buckets)
+        reduce_once(model, parts.communicator)
         parts.communicator.complete()
 
     own = {"compute": compute, "copy": lambda: engine.from_host(images)}

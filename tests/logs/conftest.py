@@ -41,7 +41,8 @@ class ToyRun:
         log.emit("point", "cache_clear", value=True)
         log.emit("start", "init_start")
         log.emit("point", "seed", 17)
-        log.hyperparameters(values)
+        for each in values.items():
+            log.emit("point", *each)
         log.emit("stop", "init_stop")
         log.emit("start", "run_start")
         time.sleep(0.002)  # The log's times are whole milliseconds.

@@ -18,7 +18,6 @@ from logs.folder import RunFolder
 from train.best_checkpoint import BestMark
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import SingleProcess
-from train.engine.protocol import Engine
 from train.evaluate import Score
 
 SETTINGS = {"run": {"seed": 1}}
@@ -35,10 +34,17 @@ MOMENTA: list[np.ndarray] = [np.array([[0.5, 1.5]], np.float32), np.array([2.5],
 
 
 class Parts:
-    """Engine, network, optimizer and source of a rank, whose arrays are NumPy's."""
+    """Engine, network, optimizer and source of a rank, and its model, whose arrays are NumPy's."""
 
     def __init__(self) -> None:
         self.momenta = [each.copy() for each in MOMENTA]
+        self.parts = ()
+
+    @property
+    def engine(self) -> "Parts":
+        return self
+
+    network = optimizer = engine
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array
@@ -91,7 +97,7 @@ def _checkpoints(
     parts, communicator = cast(Any, Parts()), TwoRanks()
     folder.mkdir(exist_ok=True)
     return Checkpoints(
-        cast(Engine, parts), parts, parts, communicator,
+        parts, communicator,
         writer or CheckpointWriter(CheckpointFolder(folder), keep), SETTINGS, every,
         saved=Position(1, 0), on_save=on_save,
     ), communicator  # fmt: skip
@@ -314,6 +320,4 @@ def test_what_is_written_as_a_checkpoint_is_and_holds_something_else_is_refused_
     with pytest.raises(
         UserError, match=rf"step-00000045\.ckpt: is no checkpoint of this run \([^\n]*{words}[^\n]*\); move"
     ):
-        InitialState.read(folder.files()[0], given, PLAN, SHAPES).restore_optimizer(
-            cast(Engine, parts), cast(Any, parts), cast(Any, parts)
-        )
+        InitialState.read(folder.files()[0], given, PLAN, SHAPES).restore_optimizer(cast(Any, parts))

@@ -13,7 +13,6 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_both
 from configs.plan import plan_run
-from configs.schema import EngineSettings
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
@@ -122,13 +121,6 @@ def test_a_staged_copy_is_what_is_read_and_stays_only_if_it_is_kept(
     source.close()
     images.close()
     assert bool([each for each in disk.iterdir() if each.is_dir()]) == keeps
-
-
-@pytest.mark.medium
-def test_only_float16_asks_for_images_of_that_type(packed: Path) -> None:
-    for precision, told in (("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32")):
-        engine = EngineSettings().model_copy(update={"precision": precision})
-        assert _images(packed, engine=engine).image_type == told
 
 
 @pytest.mark.medium

@@ -159,7 +159,8 @@ def _logged(folder: Path, name: str, ranks: int, overrides: list[str] | None = N
     recipe = load_recipe(name, overrides or [])
     plan = plan_run(recipe, ranks)
     log = MlperfLog(folder)
-    log.hyperparameters(logged_hyperparameters(recipe, plan, resolve_schedule(recipe, plan), recipe.optimizer))
+    for each in logged_hyperparameters(recipe, plan, resolve_schedule(recipe, plan), recipe.optimizer).items():
+        log.emit("point", *each)
     log.close()
     lines = (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()
     new = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]

@@ -10,6 +10,7 @@ from configs.ideas.part import Part, Place, parts_of
 from configs.load import resolve_path
 from configs.optimizers import OptimizerBlock
 from configs.plan import RunPlan
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from data.shards import stream_seed
 from train.comm.buckets import BucketPlan, bucket_cap, plan_reductions
@@ -32,6 +33,7 @@ class ModelParts:
         parts: What the recipe's ideas compute.
         train_sides: Sides of the training images, px, largest first. If empty, the network's own.
         eval_side: Side of the images of evaluations, px. If None, the network's own.
+        image_type: Number type of the images: float32 or float16.
     """
 
     network: TrainableNetwork
@@ -41,6 +43,7 @@ class ModelParts:
     parts: tuple[Part, ...] = ()
     train_sides: tuple[int, ...] = ()
     eval_side: int | None = None
+    image_type: str = "float32"
 
 
 def build_model(
@@ -80,6 +83,7 @@ def build_model(
         engine, recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals, shares=shares
     )
     sides = {span.recipe.model.image_size for span in recipe.spans}
+    is_read = recipe.data.source != "synthetic" and ENGINES[cluster.engine.name].computes
     return ModelParts(
         network,
         optimizer,
@@ -88,6 +92,7 @@ def build_model(
         parts=parts_of(Place(recipe, cluster, plan, shares.rank, engine, network)),
         train_sides=tuple(sorted(sides, reverse=True)),
         eval_side=recipe.evaluated.model.image_size,
+        image_type="float16" if is_read and cluster.engine.precision == "float16" else "float32",
     )
 
 

@@ -38,6 +38,21 @@ def test_a_rank_makes_the_buckets_of_the_plan_for_its_number_of_ranks(ranks: int
     assert buckets.riders == riders, "the last but one, of batch norm, or the first if all sums are float32"
 
 
+@pytest.mark.parametrize(
+    ("source", "precision", "told"),
+    [
+        ("folders", "float16", "float16"), ("folders", "bfloat16", "float32"), ("folders", "float32", "float32"),
+        ("synthetic", "float16", "float32"),
+    ],
+)  # fmt: skip
+def test_only_images_that_are_read_for_float16_are_of_that_type(source: str, precision: str, told: str) -> None:
+    recipe, cluster = load_both("digits", "laptop", [*SMALL, f"data.source={source}"])
+    settings = cluster.engine.model_copy(update={"precision": precision})
+    kept = initial_weights(network_of(recipe.model), recipe.model, seed=99)
+    place = cluster.model_copy(update={"engine": settings})
+    assert build_model(cpu_engine(), recipe, place, plan_run(recipe, 1), kept).image_type == told
+
+
 @pytest.mark.medium
 @each_engine
 @pytest.mark.parametrize("micro_batches", [1, 4])

@@ -173,7 +173,6 @@ def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:
 
             network.forward = noted
             warm_up(
-                engine,
                 ModelParts(
                     network,
                     built,

@@ -64,7 +64,7 @@ def test_the_places_of_a_run_come_in_the_order_of_the_page() -> None:
     buckets = BucketPlan((tuple(reversed(range(len(network.parameters)))),))
     optimizer = build_optimizer(engine, recipe.optimizer, network, rescale=1 / 8)
     weights = initial_weights(network.network, recipe.model, seed=1)
-    warm_up(engine, ModelParts(network, optimizer, weights, buckets, parts=(part,)), SingleProcess(), 8)
+    warm_up(ModelParts(network, optimizer, weights, buckets, parts=(part,)), SingleProcess(), 8)
 
     def update(hyper: HyperParameters) -> Any:
         part.places.append("update the weights")

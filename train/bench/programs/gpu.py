@@ -115,13 +115,13 @@ def _steps(case: KernelCase, place: Sequence[str]) -> _Results:
     engine, network, training, evaluation = rank.engine, rank.model.network, rank.training, rank.evaluation
     assert training is not None
     assert evaluation is not None
-    warm_up(engine, rank.model, rank.communicator, plan.per_rank_batch_size, images.image_type)
+    warm_up(rank.model, rank.communicator, plan.per_rank_batch_size)
     weights, statistics = _vector(network.read_weights().values()), _vector(network.read_statistics().values())
-    predict, evaluate = network.inference(), rank.make_evaluator(lambda: None, image_type=images.image_type)
+    predict, evaluate = network.inference(), rank.make_evaluator(lambda: None)
     left = {"logits": _vector(engine.to_host(predict(shown))[:valid] for shown, _, valid in evaluation.batches())}
     loss_before = evaluate().row["eval_loss"]
     clock = Clock(engine, cluster.engine.run_ahead_steps)
-    step = rank.make_step(clock, lambda _: None, image_type=images.image_type)
+    step = rank.make_step(clock, lambda _: None)
     training.begin_epoch(1)
     for number, name in enumerate(("update", "second_update")):
         loss = step(number, training, HyperParameters(case.lr, 0.9, 1e-4, number)).summed

@@ -15,7 +15,7 @@ from logs.folder import RunFolder
 from tests.engines import ALONE
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import SingleProcess
-from train.engine.build import build_model
+from train.engine.build import ModelParts, build_model
 from train.engine.protocol import Optimizer, TrainableNetwork, open_engine
 
 pytest.importorskip("mxnet")
@@ -40,10 +40,10 @@ class Rank:
     def take(self, checkpoint: Path | None) -> None:
         """Begin anew, or at a checkpoint."""
         origin = InitialState.read(checkpoint, {}, self.plan)
-        model = self.build(origin.weights(0))
-        self.network: TrainableNetwork = model.network
-        self.optimizer: Optimizer = model.optimizer
-        origin.restore_optimizer(self.engine, self.network, self.optimizer)
+        self.model: ModelParts = self.build(origin.weights(0))
+        self.network: TrainableNetwork = self.model.network
+        self.optimizer: Optimizer = self.model.optimizer
+        origin.restore_optimizer(self.model)
 
     def step(self) -> None:
         for gradient, weight in zip(self.network.gradients, self.network.weights, strict=True):
@@ -53,10 +53,9 @@ class Rank:
     def write(self, folder: Path) -> Path:
         source: Any = type("Source", (), {"state": lambda _: b""})()
         writer = CheckpointWriter(CheckpointFolder(folder), 1)
-        Checkpoints(
-            self.engine, self.network, self.optimizer, SingleProcess(), writer, {}, None,
-            saved=Position(1, 0), on_save=lambda: None,
-        ).stopped(source, Position(1, 1))  # fmt: skip
+        Checkpoints(self.model, SingleProcess(), writer, {}, None, saved=Position(1, 0), on_save=lambda: None).stopped(
+            source, Position(1, 1)
+        )
         found, _ = RunFolder(folder).checkpoints.newest_valid()
         assert found is not None
         return found

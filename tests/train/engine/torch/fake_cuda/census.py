@@ -170,7 +170,7 @@ def _trace(
         )
         communicator: Any = record.watched(TorchCommunicator(torch, engine.device, 1), "complete")
         parts = Composition(recipe, cluster, plan, identity, engine, communicator, watched, None, None)
-        step = parts.make_step(Clock(engine, 1), lambda _: None, image_type=str(half).removeprefix("torch."))
+        step = parts.make_step(Clock(engine, 1), lambda _: None)
         source: Any = SimpleNamespace(next_batch=lambda: batch)
         step(0, source, HyperParameters(lr=0.1, momentum=0.9, weight_decay=1e-4))
         record.clear()
@@ -200,7 +200,7 @@ def _launches_of_evaluation(
     from train.static_step import StaticInference
 
     if is_graph:
-        predict = StaticInference(engine, network, images)
+        predict = StaticInference(network, images)
         captured = record.captured[-1]
         record.clear()
         predict(images)
