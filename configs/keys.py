@@ -142,13 +142,9 @@ def _listing(blocks: Sequence[Block]) -> str:
         heads, *cells = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         lines.append(heads)
         for key, row in zip(block.keys, cells, strict=True):
-            lines += [row, *_meaning(key), ""]
+            allowed = _wrapped(f"Allowed: {', '.join(key.values)}.", "      ") if key.values else []
+            lines += [row, *_wrapped(key.sentence, "      "), *allowed, ""]
     return "\n".join(lines)
-
-
-def _meaning(key: Key) -> list[str]:
-    lines = _wrapped(key.sentence, "      ")
-    return [*lines, *_wrapped(f"Allowed: {', '.join(key.values)}.", "      ")] if key.values else lines
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

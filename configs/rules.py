@@ -51,10 +51,6 @@ def _range(low: float, high: float) -> Callable[[Any], bool]:
     return lambda pair: pair is not None and (round(pair[0], 3), round(pair[1], 3)) == (low, high)
 
 
-def _power_of_two_times_1e4(value: Any) -> bool:
-    return value > 0 and math.log2(value / 0.0001).is_integer()
-
-
 _CHECKED_SGD = f"{CHECKED}_sgd.yaml"
 _EVAL_EVERY_EPOCHS = 4
 _EVALUATION = "MLPerf training rules, ResNet evaluation frequency"
@@ -78,7 +74,7 @@ CLOSED_RULES = (
             "weight_decay",
             "optimizer.weight_decay",
             "0.0001 times a power of two",
-            _power_of_two_times_1e4,
+            lambda value: value > 0 and math.log2(value / 0.0001).is_integer(),
             _CHECKED_SGD,
         )
     ),

@@ -152,17 +152,13 @@ def write_records(stem: Path, payloads: Iterable[bytes]) -> dict[str, Any]:
     }
 
 
-def parse_index_line(line: bytes) -> tuple[int, int]:
-    """Return key and byte offset of a line of an index, or raise ValueError."""
-    key, offset = line.rstrip(b"\n").split(b"\t")
-    if not (key.isdigit() and offset.isdigit()):
-        raise ValueError(line)
-    return int(key), int(offset)
-
-
 def index_rows(idx: Path) -> Iterator[tuple[int, int]]:
-    """Yield key and byte offset of each record of an index."""
-    yield from map(parse_index_line, read_bytes(idx).splitlines())
+    """Yield key and byte offset of each record of an index, or raise ValueError."""
+    for line in read_bytes(idx).splitlines():
+        key, offset = line.split(b"\t")
+        if not (key.isdigit() and offset.isdigit()):
+            raise ValueError(line)
+        yield int(key), int(offset)
 
 
 class RecordFile:

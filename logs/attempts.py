@@ -115,7 +115,8 @@ class Attempts:
         row = {**asdict(attempt), "goes_on": reason is None}
         if reason is None:
             without = self.left_out(after=["failed"])
-            bad = [each for each in bad_hosts(attempts, times) if each not in without]
+            failed = [each.host for each in attempts if each.outcome == "failed" and each.host]
+            bad = sorted({host for host in failed if failed.count(host) >= times and host not in without})
             row["leaves_out"] = list(may_leave_out(bad))
         self._write(row)
         return reason
@@ -163,9 +164,3 @@ def since_hand(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
     """Return the attempts since the run was last started by hand, of which only the last may have ended for good."""
     by_hand = [number for number, each in enumerate(attempts[:-1], start=1) if not each.goes_on]
     return attempts[max(by_hand, default=0) :]
-
-
-def bad_hosts(attempts: Sequence[Attempt], times: int = 2) -> list[str]:
-    """Return the hosts on which a rank failed first in so many attempts or more."""
-    hosts = [each.host for each in attempts if each.outcome == "failed" and each.host]
-    return sorted({host for host in hosts if hosts.count(host) >= times})

@@ -136,7 +136,8 @@ class Claims:
         path = self.run_folder / CLAIMS_FOLDER / f"{1 + (previous.number if previous else 0)}.json"
         with explain_disk_errors(path):
             path.parent.mkdir(exist_ok=True)
-            owner = _owner(os.getpid() if pid is None else pid)
+            identity = _identity(os.getpid() if pid is None else pid)
+            owner = {"host": socket.gethostname(), "job": job_id(), "user": _user(), "since": _now(), **identity}
             try:
                 with path.open("x", encoding="utf-8") as file:
                     owner["inode"] = os.fstat(file.fileno()).st_ino
@@ -253,10 +254,6 @@ def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object])
                 on_loss(f"{claims.run_folder}: taken over by {new_owner}, because its heartbeat had stopped")
                 return
             os.utime(claim.path)
-
-
-def _owner(pid: int) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "job": job_id(), "user": _user(), "since": _now(), **_identity(pid)}
 
 
 def job_id() -> str | None:

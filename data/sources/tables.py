@@ -65,7 +65,8 @@ def open_source(name: str, settings: Settings) -> Source:
         problems.append(
             f"{paths['val']}: images that are also in train: {name_some(twice)}; take them out of one table"
         )
-    sizes = [[_size_of(folder / file) for file in table] for table in tables.values()]
+    paths_of = ([folder / file for file in table] for table in tables.values())
+    sizes = [[patiently(file, file.stat).st_size if is_file(file) else 0 for file in files] for files in paths_of]
     return Source(
         kind="table",
         description=f"tables of labels in {folder.resolve().name}, {form}",
@@ -76,10 +77,6 @@ def open_source(name: str, settings: Settings) -> Source:
         problems=tuple(problems),
         notes=tuple(notes),
     )
-
-
-def _size_of(file: Path) -> int:
-    return patiently(file, file.stat).st_size if is_file(file) else 0
 
 
 def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple[tuple[str, ...], list[str]]:

@@ -124,11 +124,8 @@ def _recorded(environment: Mapping[str, Any], cluster: Cluster) -> dict[str, str
         "hw_notes": "",
         "sw_notes": f"commit {git['commit']}" if git.get("commit") else "",
     }
-    if cluster.device == "gpu":
-        found["accelerators_per_node"] = cluster.ranks_per_node
-        if gpus:
-            found["accelerator_model_name"] = gpus[0].get("name")
-            found["accelerator_memory_capacity"] = gpus[0].get("memory.total")
-    else:
-        found["accelerators_per_node"] = 0
+    found["accelerators_per_node"] = cluster.ranks_per_node if cluster.device == "gpu" else 0
+    if cluster.device == "gpu" and gpus:
+        found["accelerator_model_name"] = gpus[0].get("name")
+        found["accelerator_memory_capacity"] = gpus[0].get("memory.total")
     return {name: str(value) for name, value in found.items() if value is not None}

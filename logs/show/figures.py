@@ -37,7 +37,8 @@ def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
 
 def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield the charts of accuracy and loss, by epoch and by time, that the runs have data for."""
-    seconds, targets = "seconds since run_start", _targets(runs)
+    seconds = "seconds since run_start"
+    targets = sorted({run.target for run in runs if run.target is not None and run.record.is_of_images})
     top1, losses, validated = (_curve(runs, name) for name in ("accuracy", "loss", "validation_loss"))
     by_epochs = {"Training loss by epoch": losses, "Validation loss by epoch": validated}
     if len(runs) == 1:
@@ -109,10 +110,6 @@ def _chart(
         if any(y is not None for _, y in kept):
             series.append(Series(run, number, kept))
     return LineChart(title, x_name, series, targets, y_from_zero=not is_fitted)
-
-
-def _targets(runs: Sequence[ReportedRun]) -> list[float]:
-    return sorted({run.target for run in runs if run.target is not None and run.record.is_of_images})
 
 
 def _step_shares(runs: Sequence[ReportedRun]) -> BarChart:

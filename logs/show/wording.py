@@ -98,7 +98,9 @@ def lead(runs: Sequence[ReportedRun]) -> Markup:
         sentence = Markup("{} of {} runs succeeded, the fastest after {}, the slowest after {}.")
         return sentence.format(len(reached), len(runs), *(_score(end, reached) for end in (times[0], times[-1])))
     record = runs[0].record
-    goal = "of training to the last epoch, without a target" if _has_no_target(runs[0]) else "to train"
+    # Other submitters' logs seldom name the target.
+    has_none = runs[0].path.is_dir() and runs[0].target is None
+    goal = "of training to the last epoch, without a target" if has_none else "to train"
     attempts = f", in {record.attempts} attempts" if record.attempts > 1 else ""
     paused_s = sum(pause.end_s - pause.begin_s for pause in record.pauses)
     paused = in_seconds(paused_s) if paused_s > 0 else "unknown length, in which a clock was set back"
@@ -110,11 +112,6 @@ def _score(seconds: float, runs: Sequence[ReportedRun]) -> Markup:
     """Return a time of the runs, with the word that MLCommons prescribes if it has not reviewed them."""
     word = f" ({TERM})" if any(map(is_unverified_score, runs)) else ""
     return Markup("<strong>{}</strong>{}").format(in_seconds(seconds), word)
-
-
-def _has_no_target(run: ReportedRun) -> bool:
-    """Return whether a run of this program trains to its last epoch; other submitters' logs seldom name the target."""
-    return run.path.is_dir() and run.target is None
 
 
 def state_of(run: ReportedRun) -> tuple[str, bool | None]:

@@ -38,7 +38,6 @@ _FOR_EVER = timedelta(days=365)
 _TRY_S, _PAUSE_S = 3.0, 0.05
 """Time for one address to answer, and between two rounds over the addresses."""
 
-
 _WORKS_HELD = 64
 """Number of collectives whose works are kept until torch.distributed has ended.
 

@@ -34,7 +34,8 @@ class MuonOptimizer(RuleOptimizer):
         super()._prepare()
         engine, network, shares = self._engine, self._network, self._shares
         self._steps = [engine.zeros(each.shape) for each in network.masters]
-        self._hidden = hidden_weights(network.parameters)
+        # The weights between the first layer's and the classifier's.
+        self._hidden = [number for number, each in enumerate(network.parameters) if each.is_matrix][1:-1]
         self._others = [index for index in range(len(self._steps)) if index not in self._hidden]
         own = shares.own([_cost(network.parameters[index]) for index in self._hidden])
         self._own = {self._hidden[place] for place in own}
@@ -89,11 +90,6 @@ class MuonOptimizer(RuleOptimizer):
             factor = engine.gemm(square, square, square, alpha=quintic, beta=cubic)
             matrix = engine.gemm(factor, matrix, matrix, alpha=1.0, beta=linear)
         return (matrix.T if is_tall else matrix).reshape(direction.shape)
-
-
-def hidden_weights(parameters: Sequence[Parameter]) -> list[int]:
-    """Return the numbers of the weights between the first layer's and the classifier's."""
-    return [number for number, each in enumerate(parameters) if each.is_matrix][1:-1]
 
 
 def _sides(parameter: Parameter) -> tuple[int, int]:

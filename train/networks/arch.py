@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import ConfigError, nearest
+from configs.errors import ConfigError, near
 from configs.networks import BACKBONE, NETWORKS
 from train.networks.kinds import KINDS
 from train.networks.layer import Kind, Layer, Parameter
@@ -206,8 +206,7 @@ def _with_frozen(network: str, layers: Sequence[Layer], words: Sequence[str]) ->
         if word not in meant:
             first = dict.fromkeys(name.partition("_")[0] for name in names)
             allowed = f"{BACKBONE}, or the names of layers of {network}, or what they begin with: {', '.join(first)}"
-            near = nearest(word, meant)
-            raise ConfigError("model.frozen", word, allowed, near if near.startswith("did you mean") else "")
+            raise ConfigError("model.frozen", word, allowed, near(word, meant))
     frozen = {name for word in words for name in meant[word]}
     if frozen.issuperset(names):
         raise ConfigError("model.frozen", [*words], "a part of the layers; at least one must be trained")

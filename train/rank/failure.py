@@ -23,7 +23,6 @@ _SECOND_HAND = (
 """Errors by which a communication library reports that *another* rank failed; such an error is never the first cause.
 """
 
-
 _reporting = threading.Lock()
 """The watchdog's thread and the main thread may fail at the same time."""
 
