@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -31,7 +31,6 @@ Counts = Annotated[Positives, Field(strict=False, min_length=1)]
 Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
 """The values of one axis of the grid: name -> the keys that it sets."""
 
-Names = Annotated[tuple[str, ...], Field(strict=False)]
 Numbers = Annotated[tuple[int, ...], Field(strict=False)]
 Arguments = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
 AXES = ("framework", "network", "communication", "data", "batch", "ranks")
@@ -133,34 +132,6 @@ class Cell:
         return _as_folder(f"{self.curve}-{self.swept}-{self.tuned:g}-seed{self.seed}")
 
 
-class Expectation(Section):
-    """A comparison that the study is made for: a network's images/s at one value of an axis over those at another.
-
-    It is judged by the numbers found, wherever both values were run, and the study's page says whether it holds.
-    """
-
-    axis: Literal["framework", "communication", "data", "batch"]
-    """Axis whose two values are compared."""
-    base: str | int
-    """Value of the axis that is the baseline."""
-    other: str | int
-    """Value of the axis that is compared with base."""
-    effect: Literal["loses", "gains"]
-    """Whether the network's images/s are expected to be lower (loses) or higher (gains) at other."""
-    network: str
-    """Name, in study.network, of the network that is expected to lose or gain."""
-    than: Names = ()
-    """Names of networks that are expected to lose, or gain, less. If empty, the network is compared with itself
-    alone."""
-
-    @property
-    def sentence(self) -> str:
-        """The expectation as a sentence."""
-        compared = f" more than {' and '.join(self.than)}" if self.than else ""
-        unit = "batch " if self.axis == "batch" else ""
-        return f"{self.network} {self.effect}{compared} with {unit}{self.other} in place of {unit}{self.base}"
-
-
 class ScalingStudy(_AnyStudy):
     """A grid: every combination of frameworks, networks, communications, data, batches and ranks, ``repeats`` times.
 
@@ -194,8 +165,6 @@ class ScalingStudy(_AnyStudy):
     one of the listed values on every listed axis is left out."""
     prepare: dict[str, Arguments] = Field(default_factory=dict)
     """Data sets to pack where they are missing: name of the data set -> arguments of ./run.sh prepare."""
-    expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
-    """Comparisons that the study tests; its page says which of them hold."""
     times_ranks: dict[str, float] = Field(default_factory=dict)
     """Keys that scale with the ranks of the cell: value for one rank, for example schedule.base_lr: 1e-4."""
 
@@ -207,9 +176,6 @@ class ScalingStudy(_AnyStudy):
             for axis, values in each.items():
                 known = {batch for batch, _ in self._sizes} if axis == "batch" else getattr(self, axis)
                 _require_known(f"leave_out.{axis}", values, known)
-        for one in self.expects:
-            _require_known(f"expects.{one.axis}", (one.base, one.other), getattr(self, one.axis))
-            _require_known("expects.network", (one.network, *one.than), self.network)
 
     def cells(self) -> Iterator[ScalingCell]:
         """Yield the cells of the grid, then the cells of strong scaling that the grid does not have.
@@ -220,18 +186,18 @@ class ScalingStudy(_AnyStudy):
         Raises:
             ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
-        return (cell for cell, engine, kind in self._grid() if _has_kind(engine, kind))
+        return (cell for cell, why_not in self._grid() if not why_not)
 
-    def cells_of_other_engines(self) -> Iterator[tuple[ScalingCell, str, str]]:
-        """Yield the cells whose engine cannot communicate as they ask, the engine, and the kind of communication.
+    def cells_of_other_engines(self) -> dict[ScalingCell, str]:
+        """Return the cells whose engine cannot communicate as they ask, each with that in words.
 
         Raises:
             ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
-        return ((cell, engine, kind) for cell, engine, kind in self._grid() if not _has_kind(engine, kind))
+        return {cell: why_not for cell, why_not in self._grid() if why_not}
 
-    def _grid(self) -> Iterator[tuple[ScalingCell, str, str]]:
-        """Yield each cell that is not left out, with its engine and its kind of communication."""
+    def _grid(self) -> Iterator[tuple[ScalingCell, str]]:
+        """Yield each cell that is not left out, and why its engine cannot have it; empty if it can."""
         base = self.base_cluster
         axes = (self.framework or {"": {}}, self.network, self.communication, self.data, self._sizes)
         for framework, network, communication, data, (batch, ranks) in itertools.product(*axes):
@@ -246,7 +212,9 @@ class ScalingStudy(_AnyStudy):
                 continue
             cell = ScalingCell(framework, network, communication, data, batch, ranks)
             if not any(all(getattr(cell, axis) in each[axis] for axis in each) for each in self.leave_out):
-                yield cell, engine, kind
+                is_known = engine in ENGINES and kind in COMMUNICATORS  # Other names are refused when a cell is loaded.
+                has_kind = not is_known or kind in communicators_of(engine)
+                yield cell, "" if has_kind else f"{ENGINES[engine].title} has no communication.kind {kind}"
 
     def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:
         """Return the recipe and the cluster of one run.
@@ -282,11 +250,6 @@ class ScalingStudy(_AnyStudy):
         """The pairs of batch and ranks: the grid, then those of strong scaling that the grid does not have."""
         split = [(size // ranks, ranks) for size in self.global_batch for ranks in self.ranks if size % ranks == 0]
         return list(dict.fromkeys([*itertools.product(self.batch, self.ranks), *split]))
-
-
-def _has_kind(engine: str, kind: str) -> bool:
-    """Return whether an engine can sum by a kind of communication; names that do not exist are refused elsewhere."""
-    return engine not in ENGINES or kind not in COMMUNICATORS or kind in communicators_of(engine)
 
 
 def _as_folder(name: str) -> str:

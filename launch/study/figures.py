@@ -7,7 +7,7 @@ from statistics import median
 
 from configs.arguments import counted
 from launch.study.rows import ScalingRow, best_rate, grouped, median_rate, places
-from logs.show.chart import Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch
+from logs.show.chart import Captioned, LineChart, Scale, Series
 from logs.show.figures import course, utilisation
 from logs.show.reported_run import gather_run
 from logs.usage import read_samples
@@ -36,8 +36,6 @@ def cell_figures(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ())
     yield "Strong scaling", list(_strong_scaling(known, global_batches))
     if len({row.batch for row in known}) > 1:
         yield "Speed-up by batch", list(_speed_up_by_batch(known))
-    yield "Frameworks", list(_kinds(known, "framework", "framework"))
-    yield "Kinds of data", list(_kinds(known, "data", "kind of data"))
 
 
 def _line_chart(
@@ -127,25 +125,6 @@ def _speed_up_by_batch(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
             shown = [row for own in lines for row in _over(median_rate(min(grouped(own, "batch").items())[1]), own)]
             chart = _line_chart("Speed-up", "network", shown, x="batch")
             yield Captioned(f"Images/s relative to the smallest batch: {words}", chart)
-
-
-def _kinds(rows: Sequence[ScalingRow], axis: str, title: str) -> Iterator[Captioned]:
-    """Yield charts with a bar for each value of an axis in each cell that has several."""
-    measured = [row for row in rows if row.basis == "measured"]
-    kinds = list(dict.fromkeys(str(getattr(row, axis)) for row in measured))
-    others = [name for name in ("framework", "network", "communication", "data") if name != axis]
-    for words, group in places(measured, *others):
-        if len(grouped(group, axis)) > 1:
-            bars = [
-                _bar(f"b{batch} x{ranks} {kind}", median_rate(repeats), kinds.index(kind))
-                for (batch, ranks), cell in grouped(group, "batch", "ranks").items()
-                for (kind,), repeats in grouped(cell, axis).items()
-            ]
-            yield Captioned(f"Images/s by {title}: {words}", BarChart("Images/s", "images/s", bars, kinds))
-
-
-def _bar(label: str, rate: float, colour: int) -> Bar:
-    return Bar(label, [Stretch(0.0, rate, colour)])
 
 
 def course_figures(rows: Sequence[ScalingRow], runs: Path) -> Iterator[_Section]:

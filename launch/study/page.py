@@ -1,14 +1,14 @@
-"""A scaling study as one self-contained HTML page: expectations, figures and the table of its cells."""
+"""A scaling study as one self-contained HTML page: figures, differences and the table of its cells."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from configs.study import AXES, ScalingStudy
-from launch.study.comparisons import MARGIN, compare, disturbing_cores, simulator_errors, verdict
 from launch.study.figures import cell_figures, course_figures
-from launch.study.rows import ScalingRow, grouped, with_efficiency
+from launch.study.rows import ScalingRow, differences, grouped, with_efficiency
 from logs.disk import found_object, write_text
 from logs.environment import ENVIRONMENT_FILE, machine_in_words
 from logs.show.page import render_template
@@ -28,10 +28,10 @@ _VALUES: tuple[_Value, ...] = (
 )
 """Heading, value and digits after the point of the columns with numbers."""
 
-_MOST_CHARTS = 6
-"""More charts of single runs are folded: the study's page is about the comparison of cells."""
-
 _MOST_IN_PICTURE = 3
+
+_NOISE_CORES = 0.1
+"""Cores that the services of an idle machine keep busy at most."""
 
 
 def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, folder: Path) -> None:
@@ -50,8 +50,7 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
     measured = [row for row in complete if row.basis == "measured"]
     folders = [runs / row.folder for row in measured if row.folder]
     machines = [machine_in_words(found_object(folder / ENVIRONMENT_FILE)) for folder in folders]
-    judged = [(each.sentence, list(compare(each, complete))) for each in study.expects]
-    by_cell, courses = dict(cell_figures(complete, study.global_batch)), course_figures(complete, runs)
+    by_cell = dict(cell_figures(complete, study.global_batch))
     axes = AXES if any(row.framework for row in rows) else AXES[1:]
     columns = [each for each in _VALUES if any(each[1](row) is not None for row in complete)]
     page = render_template(
@@ -62,15 +61,10 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
         skipped=Counter(row.note for row in measured if row.status == "skipped"),
         machines=list(dict.fromkeys(filter(None, machines))),
         has_predictions=len(measured) < len(complete),
-        simulator_errors=simulator_errors(complete),
-        disturbing_cores=disturbing_cores(measured),
-        judged=[(sentence, verdict(found), found) for sentence, found in judged],
-        held=sum(verdict(found) == "holds" for _, found in judged),
-        margin=f"{MARGIN:.0%}",
-        sections=[
-            *((title, figures, False) for title, figures in by_cell.items()),
-            *((title, figures, len(figures) > _MOST_CHARTS) for title, figures in courses),
-        ],
+        disturbing_cores=_disturbing_cores(measured),
+        differences=list(differences(complete)),
+        sections=by_cell,
+        courses=dict(course_figures(complete, runs)),
         heads=[*map(str.capitalize, axes), "Basis", *(head for head, _, _ in columns)],
         cells=list(_cells(complete, axes, columns)),
     )
@@ -80,6 +74,12 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
         from logs.show.drawing import save_charts  # noqa: PLC0415 (matplotlib takes a second to import)
 
         save_charts(folder / f"{study.name}.svg", figures)
+
+
+def _disturbing_cores(rows: Sequence[ScalingRow]) -> list[float]:
+    """Return the cores that other programs kept busy during each run; empty if the machine was as good as idle."""
+    shares = [row.other_busy_cores for row in rows if row.other_busy_cores is not None]
+    return shares if shares and median(shares) > _NOISE_CORES else []
 
 
 def _cells(

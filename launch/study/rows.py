@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from configs.arguments import counted
-from configs.study import ScalingCell
+from configs.study import AXES, ScalingCell
 from logs.disk import write_text
 from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
@@ -172,6 +172,29 @@ def places(rows: Iterable[ScalingRow], *names: str) -> Iterator[tuple[str, list[
     for values, group in grouped(rows, *names).items():
         words = [forms.get(name, str)(value) for name, value in zip(names, values, strict=True)]
         yield ", ".join(filter(None, words)), group
+
+
+def differences(rows: Iterable[ScalingRow]) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield the rate of each cell over that of the cell that has the first value of one column and is like it else.
+
+    A prediction is compared with the measurement of the same cell alone.
+
+    Yields:
+        What both cells have in common, what they differ by, and the ratio of their medians. If a cell ran more than
+        once, the ratio stands between the lowest and the highest one of single runs.
+    """
+    known = sorted((row for row in rows if row.images_per_s), key=lambda row: row.basis)  # measured ones first
+    for column in ("framework", "communication", "data", "batch", "basis"):
+        alike = [row for row in known if column == "basis" or row.basis == "measured"]
+        for words, group in places(alike, *(axis for axis in AXES if axis != column)):
+            (base, before), *others = (
+                (value, [row.images_per_s or 0.0 for row in cell]) for (value,), cell in grouped(group, column).items()
+            )
+            for value, rates in others:
+                ratio = statistics.median(rates) / statistics.median(before)
+                ends = min(rates) / max(before), max(rates) / min(before)
+                is_spread = len(rates) + len(before) > 2  # noqa: PLR2004 (each ran once)
+                yield words, f"{column} {value} over {base}", [ends[0], ratio, ends[1]] if is_spread else [ratio]
 
 
 def median_rate(rows: Iterable[ScalingRow]) -> float:

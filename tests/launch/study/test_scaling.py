@@ -148,8 +148,7 @@ def test_a_prediction_that_fails_is_a_failure_without_a_row(tmp_path: Path, caps
 
 
 def test_a_cell_that_failed_is_a_row_and_the_others_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    effect = {"axis": "batch", "base": 32, "other": 64, "effect": "gains", "network": "plain"}
-    study = scaling_study(**LAPTOP | {"batch": [32, 64], "repeats": 2, "expects": [effect]})
+    study = scaling_study(**LAPTOP | {"batch": [32, 64], "repeats": 2})
     failing = Starter(lambda recipe: Summary(recipe.name, "aborted", failure="broke"), status=1)
     assert _run(study, tmp_path, failing) == 1
     assert failing.seeds == [1, 1, 2, 2], "each repeat has a seed of its own"
@@ -157,10 +156,7 @@ def test_a_cell_that_failed_is_a_row_and_the_others_are_run(tmp_path: Path, caps
     assert [row["folder"] for row in rows] == failing.started
     assert {(row["basis"], row["status"], row["images_per_s"]) for row in rows} == {("measured", "failed", "")}
     assert "4 failed" in (tmp_path / "grid.html").read_text(encoding="utf-8")
-    assert capsys.readouterr().out.splitlines()[-2:] == [
-        "not measured: plain gains with batch 64 in place of batch 32",
-        f"{tmp_path}/grid.html",
-    ]
+    assert capsys.readouterr().out.splitlines()[-1] == f"{tmp_path}/grid.html"
 
 
 @pytest.mark.parametrize(("status", "is_stopped"), [(1, False), (128, False), (129, True), (143, True), (75, True)])
