@@ -22,7 +22,7 @@ class Options:
     overrides: Sequence[str]
     recipe: str | None = option("also check its data set, and the memory and disk of its plan", metavar="R")
     step: bool = option(
-        "also run one real step of the recipe on every rank: time and memory of each part (less than two minutes)",
+        "also take real steps of the recipe on every rank: times, memory, slow nodes (less than two minutes)",
         default=False,
     )
     times: int = option(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from logs.disk import adapter_of, write_json
@@ -89,7 +90,6 @@ class StepFacts:
 
     Attributes:
         part: The part under way, or the last one.
-        seconds: Part -> median seconds.
         buckets_s: Seconds of the reduction of each bucket alone.
         images: The global batch.
         memory_bytes: Memory in use at the end, or the peak on a CPU; None if nobody can tell.
@@ -102,7 +102,6 @@ class StepFacts:
     """
 
     part: str = ""
-    seconds: Mapping[str, float] = field(default_factory=dict)
     buckets_s: Sequence[float] = ()
     images: int = 0
     memory_bytes: int | None = None
@@ -110,6 +109,11 @@ class StepFacts:
     buckets_bytes: Sequence[int] = ()
     links_s: Sequence[float | None] = ()
     has_ended: bool = False
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of a step of all ranks together."""
+        return median(self.samples["step"])
 
 
 @dataclass(frozen=True)

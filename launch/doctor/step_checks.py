@@ -1,6 +1,5 @@
 """The checks of ``./run.sh doctor --step``: the recipe's step as the ranks took it, beside plan and simulator. Pure."""
 
-import re
 import statistics
 from collections.abc import Sequence
 
@@ -24,28 +23,10 @@ _PROBE_BYTES = 100_000_000
 
 _CARE = "look for other programs, a throttled GPU, wrong cores or a failing disk there, or leave the host out"
 
-_REMEDIES = (
-    (
-        r"out of memory|OUT_OF_MEMORY|Failed to allocate CPU Memory|MemoryError|nvjpeg|NVJPEG",
-        "take smaller micro-batches (batch.bn_span, batch.accumulation_steps), fewer input_threads or a lower "
-        "prefetch_depth; ./run.sh plan lists the memory",
-    ),
-    (
-        r"CUDNN_STATUS|cuDNN",
-        "cuDNN has no algorithm for these shapes: try engine.layout: NCHW, or another micro-batch",
-    ),
-    (
-        r"NVLS|nvls|[Ff]abric",
-        "let the site mend NVSwitch's fabric manager (systemctl status nvidia-fabricmanager); until then, add to "
-        "the cluster file's environment: NCCL_NVLS_ENABLE: 0",
-    ),
-    (
-        r"NCCL|nccl[A-Z]",
-        "run again with NCCL_DEBUG=INFO in the cluster file's environment; in a container, give more /dev/shm and "
-        "locked memory",
-    ),
+_REMEDY = (
+    "docs/troubleshooting.md lists errors of cuDNN and NCCL; if memory ran out, take smaller micro-batches "
+    "(batch.bn_span, batch.accumulation_steps), fewer input_threads or a lower prefetch_depth"
 )
-"""Pattern of an error -> what to do. GPUs without kernels and old drivers are those of the check ``driver``."""
 
 _Rows = Sequence[tuple[RankFacts, StepFacts]]
 
@@ -58,9 +39,8 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
     if failed := [(rank, step) for rank, step in rows if rank.failure is not None]:
         first, hosts = culprits_of([rank for rank, _ in failed])
         part = next(step.part for rank, step in failed if rank is first)
-        remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, first.failure or "")), "")
         words = f"rank {first.rank} on {first.host}, {part}: {first.failure}"
-        return [CheckResult("FAIL", "step", words, remedy, hosts)]
+        return [CheckResult("FAIL", "step", words, _REMEDY, hosts)]
     hung = [(rank, step) for rank, step in rows if not step.has_ended]
     if hung or len(rows) < report.cluster.world_size:
         names = ", ".join(f"rank {rank.rank} on {rank.host} ({step.part})" for rank, step in hung[:8])
@@ -80,20 +60,11 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
 
 def _times(rows: _Rows) -> CheckResult:
     """Report the parts' times of the slowest rank, and the rate of all."""
-    facts = max((step for _, step in rows), key=lambda step: step.seconds["step"])
-    seconds = facts.seconds
-    parts = {
-        "forward": _ms(seconds["forward"]),
-        "backward": _ms(max(0.0, seconds["forward and backward"] - seconds["forward"])),
-        "update": _ms(seconds["update"]),
-        f"{counted(len(facts.buckets_s), 'bucket')} one by one": _ms(sum(facts.buckets_s)),
-        "evaluation batch": _ms(seconds["evaluation"]),
-        "first batch": _ms(seconds["first batch"]) if "first batch" in seconds else "random, as no data set is there",
-        "warm-up": _ms(seconds["warm-up"]),
-    }
-    rate = f"{facts.images / seconds['step']:,.1f} images/s on {counted(len(rows), 'rank')}"
-    words = "; ".join([f"{_ms(seconds['step'])}, {rate}", *(f"{name} {value}" for name, value in parts.items())])
-    return CheckResult("OK", "step", words)
+    facts = max((step for _, step in rows), key=lambda step: step.step_s)
+    rate = f"{facts.images / facts.step_s:,.1f} images/s on {counted(len(rows), 'rank')}"
+    parts = (f"{part} {_ms(statistics.median(each))}" for part, each in facts.samples.items() if part != "step")
+    notes = [] if "input" in facts.samples else ["random images, as no data set is there"]
+    return CheckResult("OK", "step", "; ".join([f"{_ms(facts.step_s)}, {rate}", *parts, *notes]))
 
 
 def rankings_of(ranks: Sequence[RankFacts], times: int = 1, *, by_rank: bool = False) -> list[Ranking]:
@@ -151,7 +122,7 @@ def _jitter(ranking: Ranking, rows: _Rows) -> CheckResult:
 
 def _share(seconds: float, rows: _Rows) -> str:
     """Return a time and its share of a step."""
-    return f"{_ms(seconds)} ({100 * seconds / max(step.seconds['step'] for _, step in rows):.1f} %)"
+    return f"{_ms(seconds)} ({100 * seconds / max(step.step_s for _, step in rows):.1f} %)"
 
 
 def _memory(report: ProbeReport, rows: _Rows) -> CheckResult:
@@ -170,7 +141,7 @@ def _memory(report: ProbeReport, rows: _Rows) -> CheckResult:
 def _forecast(report: ProbeReport, rows: _Rows) -> CheckResult:
     """Compare the rate with the simulator's."""
     expected = report.forecast
-    rate = rows[0][1].images / max(step.seconds["step"] for _, step in rows)
+    rate = rows[0][1].images / max(step.step_s for _, step in rows)
     words = "; ".join([rate_in_words(rate, expected), *(in_words(each, "images/s") for each in expected)])
     if report.cluster.device == "cpu" and any(each.high and rate > each.high for each in expected):
         words += "; its figures for this machine are too low: ./run.sh simulate --calibrate-here measures them again"

@@ -6,10 +6,9 @@ import resource
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from configs.load import resolve_path
@@ -26,10 +25,7 @@ from train.probe import ProbedRank, open_rank
 from train.rank.identity import Identity
 from train.step import reduce_once
 
-_Actions = Mapping[str, Callable[[], object]]
-
-_ROUNDS, _ENOUGH_S = 3, 4.0
-"""A part is timed three times, or less often once that has taken so many seconds."""
+_BUCKET_ROUNDS = 3
 
 _SAMPLES, _SAMPLING_S = 12, 20.0
 """Samples of each part, and the time for all of them."""
@@ -41,7 +37,7 @@ _BLOCK_S, _MOST_REPEATS = 0.2, 50
 
 @dataclass
 class _Parts:
-    """Runs the parts of a step in the same order on every rank.
+    """The parts of a step in the same order on every rank.
 
     Attributes:
         communicator: Connects the ranks.
@@ -61,19 +57,6 @@ class _Parts:
         """Tell that a part begins."""
         self.note(part=name)
         self.on_part(self.facts)
-
-    def run(self, name: str, action: Callable[[], Any], *, rounds: int = 1) -> Any:
-        """Run a part, keep the median of its seconds on this rank, and return what its last round returned."""
-        self.begin(name)
-        times: list[float] = []
-        spent_s, result = 0.0, None
-        while len(times) < rounds and spent_s < _ENOUGH_S:
-            begin = time.perf_counter()
-            result = action()
-            times.append(time.perf_counter() - begin)
-            spent_s += self.longest(times[-1])
-        self.note(seconds={**self.facts.seconds, name: statistics.median(times)})
-        return result
 
     def longest(self, seconds: float) -> float:
         """Wait for all ranks, so that they begin together what follows; return the seconds of the slowest one."""
@@ -103,60 +86,52 @@ def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
             no acceptance.
     """
     parts = _Parts(communicator, on_part)
-    rank: ProbedRank = parts.run(
-        "network", lambda: open_rank(recipe, cluster, identity, connect=lambda *_: communicator)
-    )
+    parts.begin("network")
+    rank = open_rank(recipe, cluster, identity, connect=lambda *_: communicator)
     source, batch = _real_batch(rank, parts) or (None, rank.random_batch())
-    step = _take(rank, parts, batch)
-    _sample(rank, parts, batch, source, step, times=times, sampling_s=_SAMPLING_S if accept_s is None else accept_s)
+    parts.begin("warm-up")
+    rank.warm_up()
+    _time_buckets(rank, parts)
+    parts.begin("evaluation")  # The memory of a run is that with an evaluation.
+    rank.parts.model.network.inference()(batch.images)
+    rank.parts.engine.wait_all()
+    _sample(rank, parts, batch, source, times=times, sampling_s=_SAMPLING_S if accept_s is None else accept_s)
     if accept_s is not None:
-        engine = rank.parts.engine
-        parts.note(links_s=parts.run("links", lambda: time_links(engine, communicator, cluster, identity)))
+        parts.begin("links")
+        parts.note(links_s=time_links(rank.parts.engine, communicator, cluster, identity))
     if source is not None:
         source.close()
     return replace(parts.facts, memory_bytes=_used_bytes(cluster, identity), has_ended=True)
 
 
-def _take(rank: ProbedRank, parts: _Parts, batch: TrainingBatch) -> Callable[[], object]:
-    """Time the parts of a step and whole steps on one batch; the warm-up is that of a run. Return the step."""
-    engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
-    lengths = [math.prod(each.shape) for each in model.network.gradients]
+def _time_buckets(rank: ProbedRank, parts: _Parts) -> None:
+    """Note size and time of the reduction of each bucket alone, the median of some rounds."""
+    engine, gradients = rank.parts.engine, rank.parts.model.network.gradients
     width = 4 if rank.parts.cluster.sum_precision == "float32" else 2
-    parts.note(
-        images=rank.parts.plan.global_batch_size,
-        buckets_bytes=[width * sum(lengths[index] for index in bucket) for bucket in model.buckets.order],
-    )
+    sizes: list[int] = []
+    medians_s: list[float] = []
+    for number, bucket in enumerate(rank.parts.model.buckets.order):
+        name, arrays = f"reduction of bucket {number}", [gradients[index] for index in bucket]
+        parts.begin(name)
 
-    def part(name: str, *queue: Callable[[], object]) -> None:
-        def finished() -> None:
-            for each in queue:
-                each()
-            engine.wait_all()
+        def reduce(name: str = name, arrays: list[Any] = arrays) -> None:
+            parts.communicator.reduce(name, arrays)
+            parts.communicator.complete()
 
-        parts.run(name, finished, rounds=_ROUNDS)
-
-    parts.run("warm-up", rank.warm_up)
-    # Backward needs a forward pass of its own, so the two are timed together, and forward also alone.
-    part("forward", passes["forward"])
-    part("forward and backward", passes["forward"], passes["backward"])
-    for number, bucket in enumerate(model.buckets.order):
-        name, gradients = f"reduction of bucket {number}", [model.network.gradients[index] for index in bucket]
-        part(name, partial(parts.communicator.reduce, name, gradients), parts.communicator.complete)
-        seconds = {**parts.facts.seconds}
-        parts.note(buckets_s=[*parts.facts.buckets_s, seconds.pop(name)], seconds=seconds)
-    part("update", passes["update"])
-    part("evaluation", lambda: model.network.inference()(batch.images))
-    step = partial(rank.steps(open_repeated(batch)), 1)
-    part("step", step)
-    return step
+        times = []
+        for _ in range(_BUCKET_ROUNDS):
+            times.append(_seconds(engine, reduce))
+            parts.longest(times[-1])
+        sizes.append(width * sum(math.prod(each.shape) for each in arrays))
+        medians_s.append(statistics.median(times))
+    parts.note(buckets_bytes=sizes, buckets_s=medians_s)
 
 
-def _sample(  # noqa: PLR0913 (each says another part of what is sampled)
+def _sample(
     rank: ProbedRank,
     parts: _Parts,
     batch: TrainingBatch,
     source: TrainingSource | None,
-    step: Callable[[], object],
     *,
     times: int,
     sampling_s: float,
@@ -167,7 +142,7 @@ def _sample(  # noqa: PLR0913 (each says another part of what is sampled)
     own work, and ranks that share cores, as in a rehearsal, may compute fast and sum slowly.
     """
     engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
-    images = engine.to_host(batch.images)
+    images, steps = engine.to_host(batch.images), rank.steps(open_repeated(batch))
 
     def compute() -> None:
         for _ in range(rank.parts.plan.accumulation_steps):
@@ -180,20 +155,22 @@ def _sample(  # noqa: PLR0913 (each says another part of what is sampled)
         reduce_once(model, parts.communicator)
         parts.communicator.complete()
 
-    own = {"compute": compute, "copy": lambda: engine.from_host(images)}
+    own: dict[str, Callable[[], object]] = {"compute": compute, "copy": lambda: engine.from_host(images)}
     if source is not None:
         own["input"] = source.next_batch
-    shared = {"allreduce": allreduce, "step": step}
-    parts.begin("samples")
+    shared: dict[str, Callable[[], object]] = {"allreduce": allreduce, "step": lambda: steps(1)}
     repeats, longest_s, taken = {}, {}, {}
     for name, action in {**own, **shared}.items():
+        parts.begin(name)
+        parts.longest(_seconds(engine, action))  # The first time compiles, and allocates memory.
         taken[name] = [_seconds(engine, action)]
         longest_s[name] = parts.longest(taken[name][0])
         repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s[name], 1e-6)))
 
-    def rounds_in(seconds: float, actions: _Actions) -> int:
+    def rounds_in(seconds: float, actions: dict[str, Callable[[], object]]) -> int:
         return int(seconds / sum(repeats[name] * longest_s[name] for name in actions))
 
+    parts.begin("samples")
     most = int(_SAMPLES * sampling_s / _SAMPLING_S)
     together = min(most, rounds_in(_SHARED * sampling_s, shared))
     alone = min(most, rounds_in((1 - _SHARED) * sampling_s, own))
@@ -204,7 +181,10 @@ def _sample(  # noqa: PLR0913 (each says another part of what is sampled)
                 taken[name].append(value)
             parts.longest(sum(values.values()))
     # The first values only told how long a sample is, unless there was no time for others.
-    parts.note(samples={name: values[1:] or values * times for name, values in taken.items()})
+    parts.note(
+        images=rank.parts.plan.global_batch_size,
+        samples={name: values[1:] or values * times for name, values in taken.items()},
+    )
 
 
 def _seconds(engine: Engine, action: Callable[[], object], repeats: int = 1) -> float:
@@ -226,14 +206,9 @@ def _real_batch(rank: ProbedRank, parts: _Parts) -> tuple[TrainingSource, Traini
     if any(parts.communicator.gather("doctor: data set", int(is_missing))):
         return None
 
-    def first_batch() -> tuple[TrainingSource, TrainingBatch]:
-        source = rank.open_images()
-        batch = source.next_batch()
-        rank.parts.engine.wait_all()
-        return source, batch
-
-    opened: tuple[TrainingSource, TrainingBatch] = parts.run("first batch", first_batch)
-    return opened
+    parts.begin("first batch")
+    source = rank.open_images()
+    return source, source.next_batch()
 
 
 def _used_bytes(cluster: Cluster, identity: Identity) -> int | None:

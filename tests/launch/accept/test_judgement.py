@@ -259,7 +259,7 @@ def test_a_failed_check_of_the_doctor_fails_its_nodes_and_a_warning_does_not() -
 
 
 def test_of_steps_that_failed_on_a_rank_no_figure_is_judged() -> None:
-    step = StepFacts("warm-up", {"network": 1.0})
+    step = StepFacts("warm-up")
     ranks = [RankFacts(rank, rank, 2, "a", (0,), step=step, failure=each) for rank, each in enumerate(("OOM", None))]
     checks, figures = judge(Evidence([CheckResult("FAIL", "step", "rank 0: out of memory", "", ("a",))], ranks))
     assert [(check.topic, check.host, check.verdict) for check in checks] == [("step", "a", "failed")]

@@ -27,8 +27,6 @@ from launch.setup.layout import Kind
 from launch.start.local import Outcome
 from logs.nodes import NodeScore, read_nodes
 
-_PARTS = ("forward", "forward and backward", "update", "evaluation", "warm-up", "step")
-
 
 @dataclass
 class _Ranks:
@@ -59,7 +57,7 @@ class _Ranks:
                 facts = replace(facts, bus_bytes_per_s=1e9, clock_offsets_s=offsets, libraries=libraries)
             taken_s = 0.01 * self.slow.get(host, 1.0)
             samples = {part: [taken_s] for part in ("compute", "allreduce", "step")}
-            step = StepFacts("step", dict.fromkeys(_PARTS, taken_s), images=64, samples=samples, has_ended=True)
+            step = StepFacts("step", images=64, samples=samples, has_ended=True)
             own = replace(machine, runs=full if host in self.full else machine.runs) if local == 0 else None
             write_facts(folder, replace(facts, machine=own, step=step if "step" in words else None))
         return self.outcome
@@ -192,7 +190,7 @@ def test_findings_are_lines_or_a_document_and_a_failed_one_is_the_status(doctor:
     document = json.loads(doctor(full, *words, "--json")[1])
     assert (document["cluster"], document["recipe"], document["ok"]) == ("laptop", "digits", False)
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
-    assert document["ranks"][1]["step"]["seconds"]["step"] == 0.01
+    assert document["ranks"][1]["step"]["samples"]["step"] == [0.01]
     assert len(document["findings"]) == len(lines)
     assert {"level", "topic", "words", "remedy", "hosts"} == set(document["findings"][0])
 
