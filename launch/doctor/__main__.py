@@ -88,7 +88,7 @@ def _examine(options: Options) -> int:
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         sys.stdout.write("".join(f"{result}\n" for result in found.results))
-        if options.times > 1:
+        if options.times > 1 and found.checks:
             sys.stdout.write(count_alarms(found.checks, found.slow_nodes))
     return int(found.has_failed and not (options.run and found.is_runnable))
 

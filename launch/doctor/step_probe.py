@@ -91,10 +91,11 @@ def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
     source, batch = _real_batch(rank, parts) or (None, rank.random_batch())
     parts.begin("warm-up")
     rank.warm_up()
+    rank.parts.engine.finish()
     _time_buckets(rank, parts)
     parts.begin("evaluation")  # The memory of a run is that with an evaluation.
     rank.parts.model.network.inference()(batch.images)
-    rank.parts.engine.wait_all()
+    rank.parts.engine.finish()
     _sample(rank, parts, batch, source, times=times, sampling_s=_SAMPLING_S if accept_s is None else accept_s)
     if accept_s is not None:
         parts.begin("links")
