@@ -139,7 +139,7 @@ def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engin
 
 
 def describe_gpus(gpus: Sequence[Gpu], problem: str, variant: Variant, engine: Engine = "mxnet") -> str:
-    """Return one line on the GPUs that were found, the variant that set-up chose, and why.
+    """Return one line on the GPUs that were found, and the variant that set-up chose.
 
     Args:
         gpus: The GPUs of this machine.
@@ -150,19 +150,11 @@ def describe_gpus(gpus: Sequence[Gpu], problem: str, variant: Variant, engine: E
     Returns:
         Empty if there is no GPU, no ``nvidia-smi`` that fails, and none is asked for.
     """
-    if not gpus:
-        made = f"set-up makes the {variant} environment"
-        if problem:
-            return f"nvidia-smi lists no GPU ({problem}); {made}; for GPUs repair the driver first"
-        if variant == "cpu":
-            return ""
-        needs = NEEDS[engine][variant]
-        return f"no NVIDIA driver is here; {made} (CUDA {needs.cuda}), which needs driver {needs.update}"
-    driver, needs, newest = gpus[0].driver, NEEDS[engine][variant], NEEDS[engine]["gpu"]
-    counted = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, gpus)).items())
-    words = f"{counted}, driver {driver or 'unknown'}; set-up makes the {variant} environment (CUDA {needs.cuda})"
-    if not newest.run_on(driver):
-        return f"{words}; CUDA {newest.cuda} needs driver {newest.update}"
-    if needs is not newest and not any(map(newest.are_met_by, gpus)):
-        return f"{words}; {newest.title} (CUDA {newest.cuda}) has kernels for compute capability {newest.kernels}"
-    return words
+    needs = NEEDS[engine].get(variant)
+    made = f"set-up makes the {variant} environment" + (f" (CUDA {needs.cuda})" if needs else "")
+    if gpus:
+        counted = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, gpus)).items())
+        return f"{counted}, driver {gpus[0].driver or 'unknown'}; {made}"
+    if problem:
+        return f"nvidia-smi lists no GPU ({problem}); {made}; for GPUs repair the driver first"
+    return f"no NVIDIA driver is here; {made}, which needs driver {needs.update}" if needs else ""

@@ -171,26 +171,25 @@ def test_the_oldest_driver_that_runs_the_engine_is_taken(
 
 
 @pytest.mark.parametrize(
-    ("driver", "capability", "wanted", "variant", "why"),
+    ("driver", "capability", "wanted", "variant"),
     [
-        ("580.0", (8, 0), None, "gpu", ""),
-        ("579.99", (8, 0), None, "cuda12", "; CUDA 13 needs driver R580 or later"),
-        ("580.0", (7, 0), None, "cuda12", r"; PyTorch 2.13 \(CUDA 13\) has kernels for .* 7.5 and later"),
-        ("580.0", (8, 0), "cuda12", "cuda12", ""),
-        ("", (8, 0), None, "gpu", ""),
-        ("", None, "cuda12", "cuda12", ".*"),
+        ("580.0", (8, 0), None, "gpu"),
+        ("579.99", (8, 0), None, "cuda12"),
+        ("580.0", (7, 0), None, "cuda12"),
+        ("580.0", (8, 0), "cuda12", "cuda12"),
+        ("", (8, 0), None, "gpu"),
+        ("", None, "cuda12", "cuda12"),
     ],
 )
-def test_pytorch_gets_the_newest_cuda_that_driver_and_gpu_can_use_and_says_why(
-    driver: str, capability: tuple[int, int] | None, wanted: Variant | None, variant: Variant, why: str,
+def test_pytorch_gets_the_newest_cuda_that_driver_and_gpu_can_use(
+    driver: str, capability: tuple[int, int] | None, wanted: Variant | None, variant: Variant,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     gpus = [Gpu("GPU", capability, driver)]
     assert check_gpus(gpus, wanted, "torch") == variant
-    made = rf"set-up makes the {variant} environment \(CUDA {12 if variant == 'cuda12' else 13}\)"
-    told = describe_gpus(gpus, "", variant, "torch")
-    assert re.search(rf"driver {driver or 'unknown'}; {made}{why}( only)?$", told)
+    made = f"set-up makes the {variant} environment (CUDA {12 if variant == 'cuda12' else 13})"
+    assert describe_gpus(gpus, "", variant, "torch").endswith(f"driver {driver or 'unknown'}; {made}")
 
 
 @pytest.mark.parametrize(
