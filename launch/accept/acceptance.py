@@ -26,7 +26,7 @@ from launch.accept.document import FORMAT, Acceptance, Check, Figures
 from launch.accept.judgement import Evidence, judge, judge_learning, nodes_of
 from launch.accept.settings import load_settings, require_minutes
 from launch.doctor.__main__ import Options as Examined
-from launch.doctor.check_result import in_words
+from launch.doctor.check_result import Expected, in_words
 from launch.doctor.diagnosis import expected_bytes_per_s
 from launch.doctor.examination import examine, for_ranks, named_hosts, reachable_part, train_ranks_alone
 from launch.doctor.facts import RankFacts
@@ -34,7 +34,8 @@ from logs.disk import checked, explain_disk_errors, read_object, require_replace
 from logs.energy import AttemptEnergy, Joules, RunEnergy, energy_of, read_attempts
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.show.page import render_template
-from train.sim.conditions import predict_allreduce
+from train.networks.arch import network_of
+from train.sim.conditions import predict, predict_allreduce
 
 _FIXED_S, _LEAST_S = 75.0, 10.0
 """What an acceptance takes on two cores besides the samples of the step, and the least time for these."""
@@ -134,7 +135,7 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evide
         examined.results,
         examined.ranks,
         # Ranks that sleep, some times faster than the described ones, have no rate to compare.
-        forecast=examined.forecast if cluster.rehearsal is None else (),
+        forecast=expected_rate(*examined.started) if cluster.rehearsal is None else (),
         predicted_buckets_s=_predicted_allreduces_s(examined.cluster, steps[0].buckets_bytes) if steps else (),
         link_bytes_per_s=expected_bytes_per_s(examined.cluster),
     )
@@ -150,6 +151,22 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evide
     else:
         learned, run = learn(cluster, out / "learning"), RunFolder(out / "learning")
     return replace(evidence, alone=alone, others=[learned], energy=energy_of_parts([examined.ranks, alone], run))
+
+
+def expected_rate(recipe: Recipe, cluster: Cluster) -> list[Expected]:
+    """Return what images/s are expected: by the simulator, and of GPUs by their data sheet."""
+    try:
+        forecast = predict(recipe, cluster)
+    except UserError as error:
+        return [Expected("the simulator", note=str(error))]
+    is_measured = forecast.interval.basis != "unseen" and not forecast.is_unmeasured
+    found = [Expected("the simulator", *forecast.rate_bounds, decides=is_measured)]
+    if cluster.device == "gpu":
+        machine, macs = forecast.scenario.machine, network_of(recipe.model).macs
+        # Backward multiplies for the inputs and for the weights, too.
+        at_peak = machine.ranks * machine.peak / (2 * 3 * macs)
+        found.append(Expected("the data sheet", high=at_peak, note="all multiply-adds at peak FLOP/s"))
+    return found
 
 
 def _predicted_allreduces_s(cluster: Cluster, sizes: Sequence[int]) -> list[float]:

@@ -29,7 +29,7 @@ _REMEDIES = {
     "link": "look at the node's network card, its cable and its switch port (error counters, rate)",
 }
 
-_JUDGED_HERE = ("slow rank", "slow node", "nodes", "jitter", "forecast", "step")
+_JUDGED_HERE = ("slow rank", "slow node", "nodes", "jitter", "step")
 """Topics of the doctor that an acceptance judges by itself, unless they FAIL; and ``ranks``, but for the first result,
 which tells whether all are there."""
 

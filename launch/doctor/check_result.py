@@ -87,7 +87,6 @@ class ProbeReport:
         ranks: The facts of each rank that reported.
         plan: The recipe's plan with its memory, see `train.plan.document`; in a rehearsal the ranks need none. If None,
             the user named no recipe.
-        forecast: What images/s are expected of the ranks that were started; empty if no step was asked for.
         kind: What the environment is for; None if set-up did not make it.
         hosts: The hosts that the user listed; empty if the launcher found them.
         times: Sets of samples that the ranks took; the first one is judged.
@@ -96,7 +95,6 @@ class ProbeReport:
     cluster: Cluster
     ranks: Sequence[RankFacts]
     plan: Mapping[str, Any] | None
-    forecast: Sequence[Expected] = ()
     kind: Kind | None = None
     hosts: Sequence[str] = ()
     times: int = 1

@@ -23,7 +23,7 @@ from configs.rank_variables import rank_environment
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from launch.doctor.__main__ import Options
-from launch.doctor.check_result import CheckResult, Expected, ProbeReport
+from launch.doctor.check_result import CheckResult, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
 from launch.doctor.step_checks import rankings_of
@@ -38,9 +38,7 @@ from logs.claims import job_id
 from logs.disk import explain_disk_errors
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.nodes import NodeScore
-from train.networks.arch import network_of
 from train.plan.document import plan_document
-from train.sim.conditions import predict
 
 _LAST = 20
 """Checks that are looked at, so that a node that was repaired is forgotten."""
@@ -54,15 +52,15 @@ class Examination:
         cluster: The cluster of the run.
         results: One or more for each check.
         ranks: What each rank reported, by rank.
-        forecast: What images/s are expected of the ranks that were started; empty without a step.
         checks: For each set of samples, the scores of the nodes, slowest first; none without a step.
+        started: The recipe and the cluster of the ranks that were started.
     """
 
     cluster: Cluster
     results: Sequence[CheckResult]
     ranks: Sequence[RankFacts]
     checks: Sequence[Sequence[NodeScore]]
-    forecast: Sequence[Expected]
+    started: tuple[Recipe, Cluster]
 
     @property
     def has_failed(self) -> bool:
@@ -117,8 +115,7 @@ def examine(options: Options) -> Examination:
     wanted = {"data": bool(plan and not cluster.rehearsal), "step": options.step, "times": options.times}
     kills = oom_kills()
     ranks = _probe(probed, reachable, named, accept_s=options.accept_s, **wanted)
-    forecast = _expected_rate(probed, reachable) if options.step else []
-    report = ProbeReport(reachable, ranks, plan, forecast, State().kind, named, options.times)
+    report = ProbeReport(reachable, ranks, plan, State().kind, named, options.times)
     own = [_set_up(cluster), _scope(examined, reachable)]
     if cluster.container.runtime != "none":
         words = f"the ranks checked the host, not the image {cluster.container.image}"
@@ -133,7 +130,7 @@ def examine(options: Options) -> Examination:
     checks = [ranking.nodes for ranking in rankings_of(ranks, options.times)] if options.step else []
     if checks and not cluster.rehearsal:
         own += _remember(options.recipe or "", cluster, checks[0])
-    return Examination(cluster, [*own, *judge(report)], ranks, checks, forecast)
+    return Examination(cluster, [*own, *judge(report)], ranks, checks, (probed, reachable))
 
 
 def named_hosts(listed: str | None, cluster: Cluster) -> tuple[str, ...]:
@@ -257,22 +254,6 @@ def for_ranks(recipe: Recipe, plan: RunPlan, world_size: int) -> Recipe:
     size = world_size * plan.per_rank_batch_size * plan.accumulation_steps
     update = {"global_size": size, "accumulation_steps": plan.accumulation_steps, "bn_span": None}
     return recipe.model_copy(update={"batch": recipe.batch.model_copy(update=update)})
-
-
-def _expected_rate(recipe: Recipe, cluster: Cluster) -> list[Expected]:
-    """Return what images/s are expected: by the simulator, and of GPUs by their data sheet."""
-    try:
-        forecast = predict(recipe, cluster)
-    except UserError as error:
-        return [Expected("the simulator", note=str(error))]
-    is_measured = forecast.interval.basis != "unseen" and not forecast.is_unmeasured
-    found = [Expected("the simulator", *forecast.rate_bounds, decides=is_measured)]
-    if cluster.device == "gpu":
-        machine, macs = forecast.scenario.machine, network_of(recipe.model).macs
-        # Backward multiplies for the inputs and for the weights, too.
-        at_peak = machine.ranks * machine.peak / (2 * 3 * macs)
-        found.append(Expected("the data sheet", high=at_peak, note="all multiply-adds at peak FLOP/s"))
-    return found
 
 
 def _set_up(cluster: Cluster) -> CheckResult:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from configs.arguments import counted
-from launch.doctor.check_result import CheckResult, ProbeReport, culprits_of, in_words, rate_in_words
+from launch.doctor.check_result import CheckResult, ProbeReport, culprits_of
 from launch.doctor.facts import RankFacts, StepFacts
 from launch.doctor.ranking import OWN_PARTS, Ranking, rank_nodes
 from logs.nodes import NodeScore
@@ -53,8 +53,8 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
     results = [_times(rows)]
     if len(rows) > 1:
         results += [*_nodes(report, ranking, noun, rows), _jitter(ranking, rows)]
-    if report.cluster.rehearsal is None:  # or else memory and rate are not those of the described machine
-        results += [_memory(report, rows), *([_forecast(report, rows)] if report.forecast else [])]
+    if report.cluster.rehearsal is None:  # or else the memory is not that of the described machine
+        results.append(_memory(report, rows))
     return results
 
 
@@ -136,19 +136,6 @@ def _memory(report: ProbeReport, rows: _Rows) -> CheckResult:
     if used > _OVER_PLAN * expected:
         return CheckResult("WARN", "step memory", words, "leave that much room: the plan gives estimates")
     return CheckResult("OK", "step memory", words)
-
-
-def _forecast(report: ProbeReport, rows: _Rows) -> CheckResult:
-    """Compare the rate with the simulator's."""
-    expected = report.forecast
-    rate = rows[0][1].images / max(step.step_s for _, step in rows)
-    words = "; ".join([rate_in_words(rate, expected), *(in_words(each, "images/s") for each in expected)])
-    if report.cluster.device == "cpu" and any(each.high and rate > each.high for each in expected):
-        words += "; its figures for this machine are too low: ./run.sh simulate --calibrate-here measures them again"
-    if any(each.is_above(rate) for each in expected):
-        remedy = "compare the parts above with ./run.sh simulate RECIPE --cluster C --json"
-        return CheckResult("WARN", "forecast", words, remedy)
-    return CheckResult("OK" if any(each.low for each in expected) else "WARN", "forecast", words)
 
 
 def _ms(seconds: float) -> str:

@@ -195,32 +195,6 @@ def test_findings_are_lines_or_a_document_and_a_failed_one_is_the_status(doctor:
     assert {"level", "topic", "words", "remedy", "hosts"} == set(document["findings"][0])
 
 
-@pytest.mark.medium
-def test_the_step_is_compared_with_the_forecast_or_told_why_not(doctor: Doctor) -> None:
-    words = ["--recipe", "digits", "--step", "--json"]
-    for sets, told in (
-        (
-            ["--set", "cluster.engine.name=mxnet", "--set", "cluster.engine.precision=bfloat16"],
-            "the simulator: no figure (",
-        ),
-        (["--cluster", "dgx-a100", "--set", "batch.global_size=64"], "; the simulator: "),
-    ):
-        (found,) = _topic(json.loads(doctor(_Ranks(), *words, *sets)[1]), "forecast")
-        assert told in found
-        if bounds := re.search(r"simulator: ([\d.e+]+) to ([\d.e+]+) images/s", found):
-            assert float(bounds[1]) < float(bounds[2])
-
-
-def test_the_rate_of_gpus_is_told_as_a_share_of_their_data_sheet(doctor: Doctor) -> None:
-    """A step of 64 images takes 10 ms; the data sheet of an A100 has 312 TFLOP/s."""
-    words = ["--recipe", "imagenet-b256", "--cluster", "dgx-a100", "--step", "--json"]
-    (found,) = _topic(json.loads(doctor(_Ranks(), *words)[1]), "forecast")
-    share = re.search(r"([\d.]+) % of what the data sheet allows", found)
-    multiply_adds = 4.09e9  # of ResNet-50 v1.5 and an image of 224 px
-    assert share
-    assert float(share[1]) == pytest.approx(100 * 6400 * 3 * 2 * multiply_adds / (8 * 312e12), rel=0.01)
-
-
 def test_a_site_s_own_mxnet_is_known_to_the_checks(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     state = SimpleNamespace(kind=Kind(("mxnet",), "gpu", "/opt/python"), is_done=lambda *_: True)
     monkeypatch.setattr(examination, "State", lambda: state)

@@ -1,19 +1,17 @@
-"""What the doctor says of a step: the slowest rank, what failed with its remedy, memory and rate beside the figures."""
+"""What the doctor says of a step: the slowest rank, what failed with its remedy, and memory beside the plan."""
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from configs.load import load_cluster
-from launch.doctor.check_result import CheckResult, Expected, ProbeReport
+from launch.doctor.check_result import CheckResult, ProbeReport
 from launch.doctor.step_checks import check_step
 from tests.launch.doctor.test_diagnosis import reports
 
 CLUSTER = load_cluster("abci-v100", ["cluster.num_nodes=2", "cluster.ranks_per_node=2"])
 PLAN = {"total_bytes": 7 * 10**9, "total_steps": 0}
-FORECAST = Expected("the simulator", 2400.0, 3600.0)
 
 
 def _rows() -> list[dict[str, Any]]:
@@ -26,10 +24,10 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _check(
-    rows: list[dict[str, Any]], device: str = "gpu", plan: dict[str, Any] | None = PLAN, forecast: Expected = FORECAST
+    rows: list[dict[str, Any]], device: str = "gpu", plan: dict[str, Any] | None = PLAN
 ) -> dict[str, CheckResult]:
     cluster = CLUSTER.model_copy(update={"device": device})
-    report = ProbeReport(cluster, reports(rows), plan, forecast=[forecast])
+    report = ProbeReport(cluster, reports(rows), plan)
     return {result.topic: result for result in check_step(report)}
 
 
@@ -40,21 +38,6 @@ def test_a_sound_step_is_told_by_its_parts() -> None:
         "50 ms, 3,360.0 images/s on 4 ranks; compute 37 ms; allreduce 2 ms; random images, as no data set is there"
     )
     assert results["step memory"].words == "6.90 GB in use by rank 0 on node0, planned 7.00 GB"
-    assert results["forecast"].words == "3,360.0 images/s; the simulator: 2400 to 3600 images/s"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "level", "is_too_slow"),
-    [(2400.0, 3360.0, "OK", False), (2400.0, 3359.0, "OK", True), (3360.0, 3600.0, "OK", False),
-     (3360.1, 3600.0, "WARN", False)],
-)  # fmt: skip
-def test_a_rate_within_the_forecast_is_as_expected_and_a_cpu_above_it_is_to_be_measured_anew(
-    low: float, high: float, level: str, is_too_slow: bool
-) -> None:
-    for device in ("cpu", "gpu"):
-        found = _check(_rows(), device, forecast=replace(FORECAST, low=low, high=high))["forecast"]
-        assert found.level == level
-        assert ("simulate --calibrate-here" in found.words) == (is_too_slow and device == "cpu")
 
 
 def _sampled(slow: float = 1.0, input_s: float = 0.01) -> list[dict[str, Any]]:
@@ -126,9 +109,7 @@ def test_what_cannot_be_compared_is_told() -> None:
     rows = _rows()
     for row in rows:
         row["step"]["memory_bytes"] = None
-    told = _check(rows, forecast=Expected("the simulator", note="no such GPU"))
-    assert str(told["step memory"]).startswith("WARN  step memory: not measured")
-    assert (told["forecast"].level, "no such GPU" in told["forecast"].words) == ("WARN", True)
+    assert str(_check(rows)["step memory"]).startswith("WARN  step memory: not measured")
     for row in rows:
         row["step"] = None
     assert _check(rows) == {}
@@ -140,7 +121,6 @@ def test_the_slowest_rank_sets_the_rate() -> None:
     results = _check(rows)
     assert results["step"].words.startswith("100 ms, 1,680.0 images/s")
     assert results["step"].words.endswith("input 1.5 s")
-    assert str(results["forecast"]).startswith("WARN  forecast: 1,680.0 images/s; the simulator: 2400")
 
 
 def test_a_failure_names_rank_and_part() -> None:
