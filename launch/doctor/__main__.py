@@ -89,7 +89,7 @@ def _examine(options: Options) -> int:
     else:
         sys.stdout.write("".join(f"{result}\n" for result in found.results))
         if options.times > 1 and found.checks:
-            sys.stdout.write(count_alarms(found.checks, found.slow_nodes))
+            sys.stdout.write(count_alarms(found.checks))
     return int(found.has_failed and not (options.run and found.is_runnable))
 
 

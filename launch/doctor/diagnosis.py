@@ -36,9 +36,6 @@ _NEEDED_LIMITS = {"open files": 256, "processes": 256, "address space": 16 << 30
 """What a run may need of each limit of a process: sockets and record files; the threads of a user's ranks; addresses,
 of which the libraries map far more than they use; records, logs and traces. A checkpoint may be larger."""
 
-_SPARE_INODES = 1000
-"""Files of a run, with its checkpoints."""
-
 _TEMPORARY_BYTES = 100_000_000
 
 _RUN_BYTES = 1_000_000_000
@@ -265,12 +262,11 @@ def _cores(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Check
     ours = [set(each.cores) for each in report.ranks if each.host == rank.host]
     granted, threads = float(len(set().union(*ours))), cluster.ranks_per_node * cluster.engine.threads
     granted = min(granted, machine.usable_cores or granted)
+    if granted >= max(threads, cluster.node.cores or 0):
+        return CheckResult("OK", "cores", f"{granted:g} granted for {threads} operator threads")
+    words = f"{granted:g} granted for {threads} operator threads and node.cores: {cluster.node.cores or 'null'}"
     remedy = "ask the scheduler for whole nodes, or set cluster.node.cores and engine.threads to what is granted"
-    if cluster.node.cores and granted < cluster.node.cores:
-        return CheckResult("WARN", "cores", f"{granted:g} granted, node.cores: {cluster.node.cores}", remedy)
-    level: Level = "WARN" if granted < threads else "OK"
-    words = f"{granted:g} granted for {threads} operator threads"
-    return CheckResult(level, "cores", words, remedy if level == "WARN" else "")
+    return CheckResult("WARN", "cores", words, remedy)
 
 
 def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
@@ -316,14 +312,11 @@ def _limits(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
 
 
 def _room(topic: str, place: FolderFacts, needed: float, least: float, remedy: str) -> CheckResult:
-    """Check that a folder can be written to, and has room for some files and ``needed`` bytes; ``least`` are a must."""
+    """Check that a folder can be written to, and has room for ``needed`` bytes; ``least`` are a must."""
     if place.problem:
         return CheckResult("FAIL", topic, place.problem)
     if not place.is_writable:
         return CheckResult("FAIL", topic, f"{place.folder} is not writable", remedy)
-    if place.free_inodes is not None and place.free_inodes < _SPARE_INODES:
-        words = f"{place.folder}: {place.free_inodes} inodes free, {_SPARE_INODES} needed"
-        return CheckResult("WARN" if place.free_inodes else "FAIL", topic, words, "remove some files")
     words = f"{_gb(place.free_bytes)} free at {place.folder}, {_gb(needed)} needed"
     if place.free_bytes is not None and place.free_bytes >= needed:
         return CheckResult("OK", topic, words)

@@ -87,14 +87,6 @@ class Examination:
         is_common = any(result.level == "FAIL" and not result.hosts for result in self.results)
         return not is_common and sum(not node.problem for node in self.nodes) >= self.cluster.num_nodes
 
-    @property
-    def slow_nodes(self) -> list[str] | None:
-        """The nodes that a rehearsal makes slow; None if this is none."""
-        if self.cluster.rehearsal is None:
-            return None
-        slow = self.cluster.rehearsal.slow_ranks
-        return [f"node{place.partition(':')[0]}" for place, factor in slow.items() if factor > 1]
-
 
 def examine(options: Options) -> Examination:
     """Probe the cluster with real ranks, as far as they can be started from here, and check what they report.

@@ -21,14 +21,12 @@ class FolderFacts:
         folder: Its path.
         free_bytes: Free space; if the folder is missing, that of its nearest parent. None if nobody can tell.
         is_writable: Whether this user may write to it, or to its nearest parent.
-        free_inodes: Files that can still be made there; None where the file system has no table of inodes.
         problem: Why there is no such folder. If None, there may be one.
     """
 
     folder: str
     free_bytes: int | None = None
     is_writable: bool = False
-    free_inodes: int | None = None
     problem: str | None = None
 
 
@@ -44,7 +42,7 @@ class MachineFacts:
         temporary: The folder of temporary files, by TMPDIR.
         stage: The cluster file's folder for copies of the data set; None if it names none.
         interfaces: Network interface -> state, as ``up``.
-        adapters: InfiniBand adapter -> port -> state and rate, as ``4: ACTIVE, 100 Gb/sec (4X EDR)``.
+        adapters: InfiniBand adapter -> states of its ports, as ``4: ACTIVE``.
         usable_cores: Cores that a control group grants, which may be half a one; None if it grants all of ``cores``.
         memory_limit: The control group that limits the memory, and its limit; None without one.
         limits: The limits of a process that are set, by what ``ulimit`` calls them.
@@ -58,7 +56,7 @@ class MachineFacts:
     temporary: FolderFacts
     stage: FolderFacts | None
     interfaces: Mapping[str, str | None]
-    adapters: Mapping[str, Mapping[str, str]]
+    adapters: Mapping[str, Sequence[str | None]]
     usable_cores: float | None = None
     memory_limit: str | None = None
     limits: Mapping[str, int] = field(default_factory=dict)

@@ -49,7 +49,10 @@ def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
         limits={name: soft for name, which in LIMITS.items() if (soft := _limit(which)) is not None},
         temporary=_folder_facts(Path(tempfile.gettempdir())),
         compiler_shortage=compiler_shortage(cluster),
-        adapters={path.name: _ports(path) for path in (root / "sys/class/infiniband").glob("*")},
+        adapters={
+            path.name: [_read_line(state) for state in sorted(path.glob("ports/*/state"))]
+            for path in (root / "sys/class/infiniband").glob("*")
+        },
     )
 
 
@@ -83,9 +86,7 @@ def _limit(which: int) -> int | None:
 def _folder_facts(folder: Path) -> FolderFacts:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     is_writable = os.access(existing, os.W_OK | os.X_OK)
-    disk = os.statvfs(existing)
-    inodes = disk.f_favail if disk.f_files else None
-    return FolderFacts(str(folder), free_bytes=_free(existing), is_writable=is_writable, free_inodes=inodes)
+    return FolderFacts(str(folder), free_bytes=_free(existing), is_writable=is_writable)
 
 
 def _stage_facts(path: str) -> FolderFacts:
@@ -99,12 +100,6 @@ def _free(folder: Path) -> int | None:
     with suppress(OSError):
         return shutil.disk_usage(folder).free
     return None
-
-
-def _ports(adapter: Path) -> dict[str, str]:
-    """Return the state and rate of each port of an InfiniBand adapter: ``4: ACTIVE, 100 Gb/sec (4X EDR)``."""
-    ports = sorted(adapter.glob("ports/*"))
-    return {port.name: f"{_read_line(port / 'state')}, {_read_line(port / 'rate')}" for port in ports}
 
 
 def _read_line(path: Path) -> str | None:
