@@ -201,20 +201,32 @@ class ScalingStudy(_AnyStudy):
         base = self.base_cluster
         axes = (self.framework or {"": {}}, self.network, self.communication, self.data, self._sizes)
         for framework, network, communication, data, (batch, ranks) in itertools.product(*axes):
-            placement = _placement(ranks, base)
-            values = {**self.set, **self.framework.get(framework, {}), **self.communication[communication]}
+            cell = ScalingCell(framework, network, communication, data, batch, ranks)
+            values = self._values(cell)
             engine = str(values.get("cluster.engine.name", base.engine.name))
             default = (
                 base.communication.kind if engine == base.engine.name else next(iter(communicators_of(engine)), "")
             )
             kind = str(values.get("cluster.communication.kind", default))
-            if (kind == "none" and ranks > 1) or (kind == "devices" and placement["cluster.num_nodes"] > 1):
+            if (kind == "none" and ranks > 1) or (kind == "devices" and values["cluster.num_nodes"] > 1):
                 continue
-            cell = ScalingCell(framework, network, communication, data, batch, ranks)
             if not any(all(getattr(cell, axis) in each[axis] for axis in each) for each in self.leave_out):
                 is_known = engine in ENGINES and kind in COMMUNICATORS  # Other names are refused when a cell is loaded.
                 has_kind = not is_known or kind in communicators_of(engine)
                 yield cell, "" if has_kind else f"{ENGINES[engine].title} has no communication.kind {kind}"
+
+    def _values(self, cell: ScalingCell) -> dict[str, Any]:
+        """Return the keys that a cell sets, those of a later axis over those of an earlier one."""
+        return {
+            **self.set,
+            **self.framework.get(cell.framework, {}),
+            **self.network[cell.network],
+            **self.communication[cell.communication],
+            **self.data[cell.data],
+            **{key: value * cell.ranks for key, value in self.times_ranks.items()},
+            "batch.global_size": cell.batch * cell.ranks,
+            **_placement(cell.ranks, self.base_cluster),
+        }
 
     def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:
         """Return the recipe and the cluster of one run.
@@ -226,17 +238,7 @@ class ScalingStudy(_AnyStudy):
         Raises:
             ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
-        values = {
-            **self.set,
-            **self.framework.get(cell.framework, {}),
-            **self.network[cell.network],
-            **self.communication[cell.communication],
-            **self.data[cell.data],
-            **{key: value * cell.ranks for key, value in self.times_ranks.items()},
-            "batch.global_size": cell.batch * cell.ranks,
-            **_placement(cell.ranks, self.base_cluster),
-        }
-        recipe, cluster = self._load_once(self.recipe, self.cluster, _overrides(values))
+        recipe, cluster = self._load_once(self.recipe, self.cluster, _overrides(self._values(cell)))
         run = recipe.run.model_copy(update={"seed": recipe.run.seed + repeat})
         return recipe.model_copy(update={"run": run}), cluster
 
@@ -255,14 +257,6 @@ class ScalingStudy(_AnyStudy):
 def _as_folder(name: str) -> str:
     """Return the name of a folder: a dash stands for each space, slash and character that does not print."""
     return "".join(each if each.isprintable() and each not in " /" else "-" for each in name)
-
-
-def _require_apart(folders: Iterable[str]) -> None:
-    """Raise UserError if two cells have the same folder, as 1 and 1.0 do, or the names "a b" and "a-b"."""
-    for folder, number in Counter(folders).items():
-        if number > 1:
-            remedy = "list each value once, with up to 6 digits, and give names without spaces and slashes"
-            raise UserError(f"study: {number} of its cells would have the folder {folder}; {remedy}")
 
 
 def _require_known(key: str, values: Iterable[str | int], known: Any) -> None:
@@ -340,7 +334,10 @@ def load_study(name: str) -> Study | ScalingStudy:
     study: Any = validate(Study if is_of_accuracy else ScalingStudy, tree, "study.")
     study._given = shlex.quote(name)
     cells = list(study.cells())
-    _require_apart(cell.name for cell in cells)
+    for folder, number in Counter(cell.name for cell in cells).items():
+        if number > 1:  # as of 1 and 1.0, or of the names "a b" and "a-b"
+            remedy = "list each value once, with up to 6 digits, and give names without spaces and slashes"
+            raise UserError(f"study: {number} of its cells would have the folder {folder}; {remedy}")
     for recipe, cluster in map(study.load, cells):
         plan_run(recipe, cluster.world_size)
     found: Study | ScalingStudy = study

@@ -186,16 +186,13 @@ def _name(rank: RankFacts) -> str:
     return f"rank {rank.rank}" + (f", GPU {rank.gpu}" if rank.gpu else "")
 
 
-def _steps_s(steps: Sequence[StepFacts]) -> Sequence[float]:
-    """Return the seconds of the steps of all ranks together, which end on all ranks at once, by the slowest rank."""
-    return max((step.samples["step"] for step in steps), key=median)
-
-
 def _pace(steps: Sequence[StepFacts]) -> Figures:
     """Return the images/s of all ranks together, and the spread of their steps."""
     if not steps:
         return Figures()
-    (step,) = compare(np.array([_steps_s(steps)]), floor=0.0, comparisons=1)
+    # The steps end on all ranks at once.
+    slowest = max(steps, key=lambda step: step.step_s)
+    (step,) = compare(np.array([slowest.samples["step"]]), floor=0.0, comparisons=1)
     return Figures(steps[0].images / step.median_s, step.spread_s / step.median_s)
 
 
@@ -207,7 +204,7 @@ def _rates(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check]:
     if baseline is not None and baseline.images_per_s:
         before_s = steps[0].images / baseline.images_per_s
         before = [(before_s, before_s * baseline.step_spread)]
-        samples = np.array([_steps_s(steps)])
+        samples = np.array([max(steps, key=lambda step: step.step_s).samples["step"]])
         (drift,) = compare(samples, floor=1 / _BASELINE_RATE - 1, comparisons=1 + len(FLOORS), before=before)
         expected.append(Expected("the baseline", low=baseline.images_per_s / (1 + drift.limit)))
     is_low = any(each.is_above(rate) for each in expected)
