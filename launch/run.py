@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 from configs.arguments import counted
@@ -17,7 +16,6 @@ from configs.compilers import require_compiler
 from configs.errors import REFUSED_STATUS, UserError
 from configs.interrupts import interrupt_left_to_child
 from configs.load import ROOT, resolve_path
-from configs.machine_limits import oom_kills
 from configs.plan import plan_run, schedule_remarks
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
@@ -138,10 +136,8 @@ def _run_ranks(folder: RunFolder, command: Sequence[str]) -> Outcome:
     folder.record_environment(variables)
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {counted(cluster.world_size, 'rank')}, {folder.shown}\n")
     gpus = cluster.ranks_per_node if cluster.device == "gpu" and cluster.sample_gpus else 0
-    kills = oom_kills()
     with monitored(folder.path, gpus=gpus), tracked(folder, cluster.trackers):
-        outcome = run_under(cluster, command, variables)
-    return replace(outcome, ran_out_of_memory=oom_kills() > kills)
+        return run_under(cluster, command, variables)
 
 
 def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:

@@ -16,7 +16,6 @@ from configs.arguments import short_path
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_both, resolve_path
 from configs.lock import partial_folder
-from configs.machine_limits import memory_limit, oom_kills
 from configs.plan import RunPlan, plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
@@ -105,7 +104,6 @@ def examine(options: Options) -> Examination:
     reachable = examined if named else reachable_part(examined, os.environ)
     probed = for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     wanted = {"data": bool(plan and not cluster.rehearsal), "step": options.step, "times": options.times}
-    kills = oom_kills()
     ranks = _probe(probed, reachable, named, accept_s=options.accept_s, **wanted)
     report = ProbeReport(reachable, ranks, plan, State().kind, named, options.times)
     own = [_set_up(cluster), _scope(examined, reachable)]
@@ -114,11 +112,6 @@ def examine(options: Options) -> Examination:
         own.append(
             CheckResult("WARN", "container", words, "run ./run.sh doctor inside the image to check its libraries")
         )
-    if kills := oom_kills() - kills:
-        limit = memory_limit()
-        where = f" ({limit.group}, limit {limit.limit_bytes / 1e9:.2f} GB)" if limit else ""
-        words = f"the kernel killed {kills} of the doctor's processes because memory ran out{where}"
-        own.append(CheckResult("FAIL", "memory", words, "raise the limit, or start fewer ranks"))
     checks = [ranking.nodes for ranking in rankings_of(ranks, options.times)] if options.step else []
     if checks and not cluster.rehearsal:
         own += _remember(options.recipe or "", cluster, checks[0])

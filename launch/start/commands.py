@@ -7,10 +7,12 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT
+from configs.machine_limits import oom_kills
 from configs.programs import Program, command_of
 from configs.rank_variables import binding_environment, connecting_library
 from configs.registry import COMMUNICATORS, horovod_has_mpi, require_engine
@@ -121,19 +123,21 @@ def run_under(
         UserError: The launcher is not installed, cannot start this kind of communication, or would start the ranks of
             several nodes on this one; or the loopback cannot be shaped.
     """
+    kills = oom_kills()
     if cluster.launcher == "local":
-        return _run_local(cluster, command, variables)
-    require_startable(cluster, has_hosts=bool(hosts))
-    variables = {**variables, **binding_environment(cluster)}
-    rendezvous = rendezvous_of(cluster.communication.kind)
-    server = rendezvous if rendezvous.is_served(cluster) else RENDEZVOUS["none"]
-    with server.serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
-        rank, passed = [str(ROOT / RANK_SCRIPT), *command], {**inherited(without_ranks()), **variables}
-        full = launcher_command(cluster, rank, passed, hosts=hosts)
-        stop_file = Path(command[-1]) / STOP_FILE if cluster.launcher == "horovodrun" else None
-        return run_launcher(
-            full, {**variables, **addresses, "PATH": _search_path()}, stop_signal_of(cluster.launcher), stop_file
-        )
+        outcome = _run_local(cluster, command, variables)
+    else:
+        require_startable(cluster, has_hosts=bool(hosts))
+        variables = {**variables, **binding_environment(cluster)}
+        rendezvous = rendezvous_of(cluster.communication.kind)
+        server = rendezvous if rendezvous.is_served(cluster) else RENDEZVOUS["none"]
+        with server.serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
+            rank, passed = [str(ROOT / RANK_SCRIPT), *command], {**inherited(without_ranks()), **variables}
+            full = launcher_command(cluster, rank, passed, hosts=hosts)
+            given = {**variables, **addresses, "PATH": _search_path()}
+            stop_file = Path(command[-1]) / STOP_FILE if cluster.launcher == "horovodrun" else None
+            outcome = run_launcher(full, given, stop_signal_of(cluster.launcher), stop_file)
+    return replace(outcome, ran_out_of_memory=oom_kills() > kills)
 
 
 def _run_local(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:

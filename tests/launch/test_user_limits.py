@@ -64,7 +64,7 @@ def test_the_doctor_tells_the_memory_of_its_group_and_that_the_kernel_killed_its
     )
     assert done.returncode == 1
     assert re.search(rf"GB free \({group} has 0\.16 GB\), 0\.[57] GB needed for 2 ranks", done.stdout)
-    assert f"processes because memory ran out ({group}, limit 0.16 GB); raise the limit" in done.stdout
+    assert f"the kernel killed it because memory ran out ({group}, limit 0.16 GB); raise the limit" in done.stdout
 
 
 KILLED = "import os; os.kill(os.getpid(), 9)"

@@ -104,6 +104,8 @@ def test_a_rank_that_a_signal_killed_is_named_with_the_signal(
     status, told = doctor(_Ranks(killed))
     assert status == 1
     assert re.search(r"^FAIL  allreduce \(here\): rank 1 on here: was killed by signal 9;", told, re.MULTILINE)
+    _, told = doctor(_Ranks(replace(killed, ran_out_of_memory=True)))
+    assert re.search(r"^FAIL  allreduce .* was killed by signal 9: the kernel .* memory ran out", told, re.MULTILINE)
     monkeypatch.setattr(examination, "run_under", _Ranks(killed, silent=[1]))
     assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 1
     printed = capsys.readouterr()
