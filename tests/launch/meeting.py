@@ -1,12 +1,12 @@
-"""``python -m tests.launch.meeting FOLDER SETTING ...``: one of two ranks, which says how long they took to meet.
+"""``python -m tests.launch.meeting FOLDER SETTING ...``: one of two ranks of PyTorch, and how long they took to meet.
 
-The libraries are imported before, and the clock starts when both ranks have done so.
+PyTorch is imported before, and the clock starts when both ranks have done so.
 """
 
-import importlib
 import os
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 from configs.load import load_cluster
@@ -14,13 +14,11 @@ from train.comm.communicator import connector
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
 
-_LIBRARIES = {"torch": "torch", "mxnet": "horovod.mxnet"}
-
 
 def main(folder: Path, settings: list[str]) -> None:
     """Wait for the other rank, connect, and write the sum of the ranks' numbers, the seconds, and Gloo's interface."""
     cluster, identity = load_cluster("laptop", settings), read_identity(os.environ)
-    importlib.import_module(_LIBRARIES[cluster.engine.name])
+    import_module("torch")
     (folder / f"ready-{identity.rank}").touch()
     while not all((folder / f"ready-{rank}").exists() for rank in range(identity.world_size)):
         time.sleep(0.05)

@@ -28,7 +28,8 @@ _HOSTS, _BY_MPI = ("--hosts", "alpha,beta"), "cluster.communication.backend=mpi"
 _MPIRUN = ["cluster.launcher=mpirun", *([_BY_MPI] if has_engine("mxnet") else [])]  # PyTorch's wheels have no MPI
 _SLURM = [f"cluster.{key}" for key in ("launcher=srun", "scheduler.kind=slurm", "scheduler.wall_time_s=600")]
 _WAYS = {
-    "horovodrun": ["cluster.launcher=horovodrun"],
+    # Where the first interface leads nowhere, horovodrun may give its own search for another one up.
+    "horovodrun": ["cluster.launcher=horovodrun", "cluster.node.interface=eth0"],
     "mpirun": _MPIRUN,
     "srun": [*_SLURM, "cluster.communication.backend=gloo"],
 }
@@ -87,28 +88,28 @@ def _ended(machine: Machine, folder: Path, slurm: str | None, job: str) -> str:
     return (folder / "job.log").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", _WAYS)
-def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
-    way: str,
-    machines: dict[str, Machine],
-    short_run: FinishedRun,
-    data: str,
-    request: pytest.FixtureRequest,
-) -> None:
+def _train_as_one(machines: dict[str, Machine], way: str, data: str, slurm: str | None, whole: FinishedRun) -> None:
+    """Train on two machines by a way of ``_WAYS``, with the bits of a run on one machine."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if way in ("horovodrun", "mpirun") and shutil.which(way, path=path) is None:
         pytest.skip(f"{way} is not installed here")
     if _BY_MPI in _WAYS[way]:
         require_mpi()
-    slurm = request.getfixturevalue("slurm") if way == "srun" else None
     folder = machines["alpha"].shared / way
     job = _submit(machines["alpha"], folder, slurm, data, *_WAYS[way])
     log = _ended(machines["alpha"], folder, slurm, job)
     assert "rank 1 of 2 on beta" in log, log
     found = read_summary(folder)
     assert (found["status"], found["world_size"]) == ("success", 2), log
-    assert found["weights_checksum"] == read_summary(short_run.folder)["weights_checksum"]
+    assert found["weights_checksum"] == read_summary(whole.folder)["weights_checksum"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["mpirun", "srun"])
+def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
+    way: str, machines: dict[str, Machine], short_run: FinishedRun, data: str, request: pytest.FixtureRequest
+) -> None:
+    _train_as_one(machines, way, data, request.getfixturevalue("slurm") if way == "srun" else None, short_run)
 
 
 _TRAIN_JOB = [
@@ -160,7 +161,7 @@ def test_a_spare_host_takes_the_place_of_one_whose_rank_was_killed(machines: dic
     folder = alpha.shared / "spare"
     sets = ["cluster.num_nodes=1", "cluster.scheduler.max_restarts=1", "data.source=synthetic"]
     sets += ["run.max_steps=null", "run.epochs=6", "run.eval_every_epochs=1", "run.eval_first_epoch=1"]
-    job = _submit(alpha, folder, None, *_WAYS["horovodrun"], *sets)
+    job = _submit(alpha, folder, None, "cluster.launcher=horovodrun", *sets)
     give_up = time.monotonic() + 120
     while not RunFolder(folder).checkpoints.files():
         assert time.monotonic() < give_up, (folder / "job.log").read_text(encoding="utf-8")
@@ -266,26 +267,21 @@ def _meet(machine: Machine, folder: Path, command: str, *settings: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("machines", "engine", "settings"),
-    [
-        ("unreachable", "torch", ["launcher=mpirun", "communication.kind=torch_distributed"]),
-        # Without the interface, horovodrun may give its own search up, and the run is refused in one line.
-        ("unreachable, the head's only", "mxnet",
-         ["launcher=horovodrun", "communication.kind=horovod", "node.interface=eth0"]),
-    ],
-    indirect=["machines"],
-    ids=["PyTorch over Gloo", "Horovod over Gloo"],
-)  # fmt: skip
-def test_ranks_meet_though_the_first_interface_leads_nowhere(
-    machines: dict[str, Machine], engine: str, settings: list[str]
+@pytest.mark.parametrize("machines", ["unreachable, the head's only"], indirect=True)
+def test_horovodrun_trains_over_the_interface_of_the_cluster_file(
+    machines: dict[str, Machine], short_run: FinishedRun, data: str
 ) -> None:
-    if not has_engine(engine):
-        pytest.skip(f"{engine} is not installed here")
-    alpha = machines["alpha"]
-    folder = alpha.shared / engine
+    _train_as_one(machines, "horovodrun", data, None, short_run)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_engine("torch"), reason="torch is not installed")
+@pytest.mark.parametrize("machines", ["unreachable"], indirect=True)
+def test_ranks_of_pytorch_meet_over_gloo_though_the_first_interface_leads_nowhere(machines: dict[str, Machine]) -> None:
+    settings = ["engine.name=torch", "launcher=mpirun", "communication.kind=torch_distributed"]
+    folder = machines["alpha"].shared / "torch"
     folder.mkdir()
-    _meet(alpha, folder, f"{sys.executable} -m tests.launch.meeting", f"engine.name={engine}", *settings)
+    _meet(machines["alpha"], folder, f"{sys.executable} -m tests.launch.meeting", *settings)
 
 
 @pytest.mark.slow
