@@ -105,7 +105,7 @@ def _pack_digits(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def shared_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pack the digits once for all processes of the tests, to copy from."""
-    return _made_once(tmp_path_factory, "digits", lambda folder: _pack_digits(folder / "digits")) / "digits"
+    return made_once(tmp_path_factory, "digits", lambda folder: _pack_digits(folder / "digits")) / "digits"
 
 
 @pytest.fixture(scope="session")
@@ -150,11 +150,11 @@ def _run_once(
         done = train(folder / "run", *settings, f"cluster.paths.data={place}", **more)
         (folder / "finished.json").write_text(json.dumps(done[1:]), encoding="utf-8")
 
-    folder = _made_once(factory, name, make)
+    folder = made_once(factory, name, make)
     return FinishedRun(folder / "run", *json.loads((folder / "finished.json").read_text(encoding="utf-8")))
 
 
-def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder that ``make`` fills in whichever process of the tests asks first; the others wait for it."""
     base = factory.getbasetemp()
     # With xdist, the folder of the tests is above the folders of all workers.

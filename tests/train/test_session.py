@@ -27,6 +27,7 @@ from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.weights import starting_weights
 from tests.engines import ALONE
+from tests.runs import made_once
 from train import session
 from train.checkpoint import evaluated_weights
 from train.comm.communicator import SingleProcess
@@ -120,6 +121,29 @@ def _train(folder: Path, *overrides: str, last: int | None = None, begun: Path |
     return status
 
 
+def _train_once(factory: pytest.TempPathFactory, name: str, *overrides: str) -> Path:
+    """Train for all tests of all processes, in which nobody writes into the folder that is returned."""
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session, "Watchdog", partial(_Watched, []))
+            assert _train(folder / "run", *overrides) == 0
+
+    return made_once(factory, name, make) / "run"
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run without further settings."""
+    return _train_once(tmp_path_factory, "plain")
+
+
+@pytest.fixture(scope="session")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that averages its weights."""
+    return _train_once(tmp_path_factory, "averaged", *AVERAGE)
+
+
 def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
     """Return the loss of each step, and the bits of the weights, the momenta and the statistics."""
     losses = [(row["step"], row["loss"]) for row in read_metrics(folder / METRICS_FILE) if row["kind"] == "interval"]
@@ -180,10 +204,9 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_m
     ],
 )
 def test_frozen_layers_keep_the_bits_they_began_with_through_a_stop_into_the_checkpoint_and_the_export(
-    tmp_path: Path, frozen: str, overrides: list[str]
+    tmp_path: Path, plain: Path, frozen: str, overrides: list[str]
 ) -> None:
-    assert _train(tmp_path / "first") == 0
-    given = [*overrides, *starting_weights(tmp_path / "first"), "run.seed=2", f"model.frozen=[{frozen}]"]
+    given = [*overrides, *starting_weights(plain), "run.seed=2", f"model.frozen=[{frozen}]"]
     assert _train(tmp_path / "whole", *given) == 0
     ranks = load_both("digits", "laptop", [*SMALL, *overrides])[1].world_size
     with pytest.raises(RunStopped):
@@ -192,7 +215,7 @@ def test_frozen_layers_keep_the_bits_they_began_with_through_a_stop_into_the_che
     assert _result(tmp_path / "again") == _result(tmp_path / "whole")
     run = ExportedRun.open(tmp_path / "whole")
     before, after = (
-        evaluated_weights(read(RunFolder(tmp_path / name).checkpoints.files()[0])) for name in ("first", "whole")
+        evaluated_weights(read(RunFolder(each).checkpoints.files()[0])) for each in (plain, tmp_path / "whole")
     )
     assert before.keys() == after.keys()
     for name, array in before.items():
@@ -205,18 +228,20 @@ def test_frozen_layers_keep_the_bits_they_began_with_through_a_stop_into_the_che
 
 
 @pytest.mark.medium
-def test_averages_of_weights_and_over_flips_are_evaluated_and_exported_and_change_no_training(tmp_path: Path) -> None:
+def test_averages_of_weights_and_over_flips_are_evaluated_and_exported_and_change_no_training(
+    tmp_path: Path, plain: Path, averaged: Path
+) -> None:
     """The evaluation of 16 images has a loss that tells any two sets of weights apart."""
     found = {}
-    for name, overrides in (("plain", []), ("average", AVERAGE), ("flips", ["data.eval_flip=true"])):
-        assert _train(tmp_path / name, *overrides) == 0
-        rows = read_metrics(tmp_path / name / METRICS_FILE)
-        run = ExportedRun.open(tmp_path / name)
+    assert _train(tmp_path / "flips", "data.eval_flip=true") == 0
+    for name, folder in (("plain", plain), ("average", averaged), ("flips", tmp_path / "flips")):
+        rows = read_metrics(folder / METRICS_FILE)
+        run = ExportedRun.open(folder)
         evaluated = [row["eval_loss"] for row in rows if row["kind"] == "evaluation"][-1]
         for _, predict in export_network(run.recipe, run.cluster, run.checkpoint, tmp_path):
             loss = evaluate(run.recipe, run.cluster, predict).row["eval_loss"]
             assert loss == pytest.approx(evaluated, rel=1e-4)
-        found[name] = evaluated, _result(tmp_path / name)[0], RunFolder(tmp_path / name).summary().weights_checksum
+        found[name] = evaluated, _result(folder)[0], RunFolder(folder).summary().weights_checksum
     for name in ("average", "flips"):
         assert found["plain"][1:] == found[name][1:]
         assert abs(found["plain"][0] - found[name][0]) > 0.01
@@ -295,9 +320,8 @@ def test_the_averages_of_two_ranks_are_those_of_the_states_after_each_step_and_a
 
 @pytest.mark.medium
 def test_a_run_that_version_0_1_0_began_goes_on_with_averages_of_the_statistics_from_there(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, averaged: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert _train(tmp_path / "whole", *AVERAGE) == 0
     with pytest.raises(RunStopped):
         _train(tmp_path / "begun", *AVERAGE, last=10)
     folder = RunFolder(tmp_path / "begun").checkpoints
@@ -310,7 +334,7 @@ def test_a_run_that_version_0_1_0_began_goes_on_with_averages_of_the_statistics_
     assert _train(tmp_path / "again", *AVERAGE, begun=tmp_path / "begun") == 0
     (told,) = [each.getMessage() for each in caplog.records if "running statistics" in each.getMessage()]
     assert path.name in told
-    whole, again = _result(tmp_path / "whole"), _result(tmp_path / "again")
+    whole, again = _result(averaged), _result(tmp_path / "again")
     assert {name for name in whole[1] if whole[1][name] != again[1][name]} == {
         name for name in whole[1] if name.startswith("evaluated/") and "_moving_" in name
     }
