@@ -149,18 +149,19 @@ def test_a_rehearsed_acceptance_names_the_slow_ranks_and_ends_with_status_1(tmp_
 @pytest.mark.medium
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 @pytest.mark.skipif(not has_engine("mxnet"), reason="the library falsifies what MXNet calls")
-def test_each_rank_that_computes_wrong_bits_is_named_and_no_other_is(
+def test_a_rank_that_computes_the_same_wrong_bits_twice_is_named_and_no_other_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in falsified_ranks(tmp_path, {1: ("weight", 0), 3: ("stuck", 5)}).items():
+    """`test_submitted` has a rank that computes other bits the second time."""
+    for name, value in falsified_ranks(tmp_path, {1: ("stuck", 5)}).items():
         monkeypatch.setenv(name, value)
-    sets = ["cluster.ranks_per_node=4", "batch.global_size=32", "cluster.engine.name=mxnet"]
+    sets = ["cluster.ranks_per_node=3", "batch.global_size=24", "cluster.engine.name=mxnet"]
     sets += [f"cluster.paths.runs={tmp_path}"]
     ranks = train_ranks_alone(*load_both("digits", "laptop", sets), ())
-    assert [len(rank.alone.checksums) for rank in ranks if rank.alone] == [2] * 4
+    assert [len(rank.alone.checksums) for rank in ranks if rank.alone] == [2] * 3
     (check,) = judge(Evidence((), (), alone=ranks))[0]
     assert check.verdict == "failed"
-    assert [rank for rank in range(4) if f"rank {rank} on {os.uname().nodename}" in check.words] == [1, 3]
+    assert [rank for rank in range(3) if f"rank {rank} on {os.uname().nodename}" in check.words] == [1]
 
 
 @pytest.mark.parametrize(
