@@ -1,5 +1,7 @@
 """What a run exports is the trained network, for whoever loads it: the same top-1 in every format."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -55,12 +57,9 @@ def run(two_epoch_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def exported(run: Path) -> tuple[Path, str]:
     """Export a run by the command; return the folder, and what the command printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "train.export", "export", str(run)], cwd=ROOT, capture_output=True, text=True,
-        check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return run / "export", done.stdout
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["export", str(run)]) == 0
+    return run / "export", printed.getvalue()
 
 
 @pytest.mark.ranks
