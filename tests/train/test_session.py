@@ -341,16 +341,6 @@ def test_a_run_that_version_0_1_0_began_goes_on_with_averages_of_the_statistics_
 
 
 @pytest.mark.medium
-def test_what_changed_when_a_run_was_resumed_is_in_its_summary_and_in_its_checkpoints(tmp_path: Path) -> None:
-    with pytest.raises(RunStopped):
-        _train(tmp_path / "begun", last=6)
-    assert _train(tmp_path / "again", "run.epochs=3", begun=tmp_path / "begun") == 0
-    (change,) = RunFolder(tmp_path / "again").summary().changes or []
-    assert change.startswith("3 epochs instead of 2")
-    assert read(RunFolder(tmp_path / "again").checkpoints.files()[0]).meta["changes"] == [change]
-
-
-@pytest.mark.medium
 def test_a_run_that_learns_nothing_ends_early_and_is_no_success(tmp_path: Path) -> None:
     long = [
         "run.epochs=60",
