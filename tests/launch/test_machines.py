@@ -1,5 +1,6 @@
 """Ranks on two machines that are really two: by ssh or Slurm, over the right interface, or refused."""
 
+import json
 import os
 import re
 import shutil
@@ -272,6 +273,8 @@ def test_horovodrun_trains_over_the_interface_of_the_cluster_file(
     machines: dict[str, Machine], short_run: FinishedRun, data: str
 ) -> None:
     _train_as_one(machines, "horovodrun", data, None, short_run)
+    path = machines["alpha"].shared / "horovodrun" / "environment.json"
+    assert json.loads(path.read_text(encoding="utf-8"))["variables"]["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
 @pytest.mark.slow
