@@ -109,6 +109,21 @@ def shared_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pack 30 generated images for training and 5 for evaluation, of three classes, once for all processes."""
+
+    def make(folder: Path) -> None:
+        from data.prepare import prepare
+        from data.sources.catalogue import open_source
+        from data.sources.image_source import Settings
+
+        settings = Settings(train=30, eval=5, classes=3, quality=50)
+        prepare(open_source("generated", settings), folder / "generated")
+
+    return made_once(tmp_path_factory, "generated", make) / "generated"
+
+
+@pytest.fixture(scope="session")
 def packed_digits(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> Path:
     """Return a folder for ``cluster.paths.data`` with the ``digits``, which no other process of the tests reads.
 

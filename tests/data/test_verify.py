@@ -13,24 +13,14 @@ from configs.errors import UserError
 from configs.schema import Data
 from data.__main__ import main
 from data.manifest import load_manifest
-from data.prepare import prepare
-from data.sources.catalogue import open_source
-from data.sources.image_source import Settings
 from data.verify import check_dataset, verify_dataset
 
 LABEL, JPEG = 12, 32  # bytes from a record's beginning to its label and its image
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("packed") / "set"
-    prepare(open_source("generated", Settings(train=30, eval=5, classes=3, quality=50)), folder)
-    return folder
-
-
 @pytest.fixture
-def dataset(packed: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(packed, tmp_path / "set"))
+def dataset(generated: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(generated, tmp_path / "set"))
 
 
 def offset_of(folder: Path, record: int) -> int:
