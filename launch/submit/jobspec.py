@@ -25,7 +25,8 @@ class Scheduler:
     Attributes:
         submit: Shell command that hands over a job script; the path of the script is appended. ``bsub <`` is for a
             command that reads the script from standard input.
-        id_in_output: Regular expression whose first group is the job's id in the output of ``submit``.
+        id_in_output: Regular expression whose first group is the job's id in the output of ``submit``; by default it is
+            the last line, above which a site's wrapper may greet the user.
         watch: Shell command that shows the state of job ``{job}``.
         cancel: Shell command that ends job ``{job}``.
         has: Shell command that succeeds while job ``{job}`` waits or runs; empty if there is none.
@@ -46,7 +47,7 @@ class Scheduler:
     watch: str
     cancel: str
     launchers: tuple[str, ...]
-    id_in_output: str = r"([^;]+)"
+    id_in_output: str = r"(?m)^(\w[^\s;]*)(?:;\S*)?\Z"
     has: str = ""
     without: str = ""
     job_variable: str = ""

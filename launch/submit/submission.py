@@ -153,9 +153,12 @@ def _hand_over(spec: JobSpec, *options: str) -> None:
         done = _ask(command)
         if done.returncode:
             raise UserError(f"{scheduler.submit.split()[0]} refuses the job: {_message(done)}")
-        output = done.stdout.strip()
-        found = re.search(scheduler.id_in_output, output)
-        job_id = found[1] if found else output
+        found = re.search(scheduler.id_in_output, done.stdout.strip())
+        if found is None:
+            said = " ".join(done.stdout.split()) or "nothing"
+            remedy = "ask the scheduler whether there is a job, and end it, then try again"
+            raise UserError(f"{scheduler.submit.split()[0]} names no job, but says {said!r}; {remedy}")
+        job_id = found[1]
     submitted = datetime.now().astimezone().isoformat(timespec="seconds")
     runs = [str(each) for each in spec.run_folders]
     for folder in spec.run_folders:

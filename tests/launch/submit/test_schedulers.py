@@ -56,6 +56,7 @@ def test_every_kind_of_a_cluster_file_has_a_scheduler_that_its_jobs_can_be_told_
     ("kind", "output", "job_id"),
     [
         ("slurm", "7;cluster", "7"),
+        ("slurm", "*** Welcome ***\n7", "7"),
         ("gridengine", "7", "7"),
         ("pbs", "7.server", "7.server"),
         ("lsf", "Job <7> is submitted to queue <normal>.", "7"),

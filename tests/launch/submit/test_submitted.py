@@ -132,14 +132,21 @@ def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs
     assert [main([*words, f"{other}-{number}", *more]) for number, more in enumerate((remedy, image))] == [0, 0]
 
 
-@pytest.mark.parametrize("stream", ["", " >&2"])
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("echo 'no such\n queue'; exit 1", "refuses the job: no such queue"),
+        ("echo 'no such\n queue' >&2; exit 1", "refuses the job: no such queue"),
+        ("echo The queue; echo is paused", "names no job, but says 'The queue is paused'; ask the scheduler whether"),
+    ],
+)
 def test_a_job_that_the_scheduler_refuses_leaves_no_folder(
-    stream: str, run: Path, capsys: pytest.CaptureFixture[str]
+    line: str, told: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_program(run.parent / "sbatch", f"echo 'no such\n queue'{stream}; exit 1")
+    write_program(run.parent / "sbatch", line)
     capsys.readouterr()
     assert main(["submit", "digits", *_PLACE, "--run-dir", str(run.parent / "other"), "--repeat", "2"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "error: sbatch refuses the job: no such queue"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: sbatch {told}")
     assert not list(run.parent.glob("other*"))
 
 
