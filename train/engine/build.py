@@ -126,7 +126,7 @@ def _first_weights(engine: Engine, recipe: Recipe, cluster: Cluster, table: Netw
     if recipe.model.parameters is None:
         return drawn
     path = resolve_path(cluster.paths.data) / recipe.model.parameters
-    return load_parameters(path, table, drawn, engine.read_parameters)
+    return load_parameters(path, table, drawn)
 
 
 def layer_seed(seed: int, rank: int, step: int) -> int:

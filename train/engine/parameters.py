@@ -20,6 +20,7 @@ from configs.reading import is_file, patiently
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import read
 from train.checkpoint import evaluated_weights
+from train.engine.mxnet_file import PARAMS, read_mxnet
 from train.engine.pytorch_file import LEGACY, read_pytorch
 from train.networks.arch import Network, network_of
 from train.networks.torchvision_names import ANCHORS, torchvision_names
@@ -30,17 +31,13 @@ _NAMED_AT_MOST = 3
 _COUNT = "num_batches_tracked"
 
 _HEAD_BYTES = 512
-_PARAMS = bytes.fromhex("1201000000000000")
-"""Beginning of a file that MXNet has written."""
 
 _GIVE = "give a .ckpt, .onnx, .safetensors, .npz, .pth or .params file"
 
 Read = Callable[[Path], dict[str, np.ndarray]]
 
 
-def load_parameters(
-    path: Path, network: Network, drawn: Mapping[str, np.ndarray], read_parameters: Read
-) -> dict[str, np.ndarray]:
+def load_parameters(path: Path, network: Network, drawn: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the weights and running statistics to start from: those of a file, for fine-tuning.
 
     If a tensor of the classifier has another shape in the file, the whole classifier stays as drawn, and the log says
@@ -51,19 +48,15 @@ def load_parameters(
             for example), the arrays are taken in their order, which is the order of the layers.
         network: The network that needs parameters.
         drawn: Seeded weights by name.
-        read_parameters: Reads files of the framework's own format, see `train.engine.protocol.Engine.read_parameters`.
 
     Raises:
         UserError: There is no such file, it cannot be read, or it belongs to another network.
     """
     if not is_file(path):
-        raise UserError(
-            f"model.parameters: no file {path}; give a .ckpt, .onnx, .safetensors, .npz or .pth file, or under MXNet a "
-            ".params file; relative paths start in cluster.paths.data"
-        )
+        raise UserError(f"model.parameters: no file {path}; {_GIVE}; relative paths start in cluster.paths.data")
     last = network.layers[-1]
     classifier = set() if last.is_frozen else {each.name for each in last.parameters}
-    wanted, found = network.tensor_shapes, _unwrapped(path, _read(path, read_parameters))
+    wanted, found = network.tensor_shapes, _unwrapped(path, _read(path))
     names = _names_in(found, network)
     shapes = {name: each.shape for name, each in found.items()}
     differing = [name for name, shape in wanted.items() if shapes.get(names[name]) != shape]
@@ -96,9 +89,7 @@ def require_parameters(recipe: Recipe, cluster: Cluster) -> None:
     """Raise UserError if the file of ``model.parameters`` is here and no run can begin with it."""
     path = resolve_path(cluster.paths.data) / (recipe.model.parameters or "")
     if recipe.model.parameters is not None and cluster.rehearsal is None and is_file(path):
-        table = network_of(recipe.model)
-        # What MXNet has written is taken to fit, since only MXNet reads it.
-        load_parameters(path, table, {}, lambda _: {name: np.zeros(each) for name, each in table.tensor_shapes.items()})
+        load_parameters(path, network_of(recipe.model), {})
 
 
 def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -160,10 +151,10 @@ def _some(differences: Sequence[str]) -> str:
     return printable(", ".join(differences[:_NAMED_AT_MOST]) + more)
 
 
-def _read(path: Path, read_own: Read) -> dict[str, np.ndarray]:
-    """Read a file of weights, by its content, not by its ending; ``read_own`` reads files of MXNet."""
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """Read a file of weights, by its content, not by its ending."""
     try:
-        return patiently(path, lambda: _reader(path, read_own)(path))
+        return patiently(path, lambda: _reader(path)(path))
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 (what is raised depends on the content)
@@ -172,7 +163,7 @@ def _read(path: Path, read_own: Read) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: is damaged, cut short or of another format ({reason}); {remedy}") from None
 
 
-def _reader(path: Path, read_own: Read) -> Read:
+def _reader(path: Path) -> Read:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if not any(head) or not any(byte < ord(" ") and byte not in b"\t\r\n" for byte in head):
@@ -180,8 +171,8 @@ def _reader(path: Path, read_own: Read) -> Read:
         raise UserError(f"{path}: is {kind}, not a file of weights; copy or download it again")
     if head.startswith(LEGACY):
         return read_pytorch
-    if head.startswith(_PARAMS):
-        return read_own
+    if head.startswith(PARAMS):
+        return read_mxnet
     if head[8:9] == b"{":
         return _read_safetensors
     if head.startswith(b"PK"):

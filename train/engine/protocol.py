@@ -218,13 +218,6 @@ class Engine(Protocol):
         Its arguments are those of `train.ideas.update_rule.RuleOptimizer`.
         """
 
-    def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
-        """Read a file of named parameters that MXNet has written, which no other library reads.
-
-        Raises:
-            UserError: The file is damaged, or this is not MXNet.
-        """
-
     def export_formats(
         self, network: TrainableNetwork, prefix: Path, names: Mapping[str, str]
     ) -> Iterator[tuple[str, Predict]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from tests.engines import cpu_engine, each_engine, small_network
+from tests.engines import each_engine, small_network
 from tests.torchvision import of_pytorch
 from train.engine.parameters import load_parameters
 from train.networks.arch import build_network
@@ -27,7 +27,7 @@ State = dict[str, Any]
 def _load(path: Path) -> dict[str, np.ndarray]:
     table = build_network("resnet8", num_classes=10, image_size=16)
     drawn = {name: np.full(shape, 7, np.float32) for name, shape in table.tensor_shapes.items()}
-    return load_parameters(path, table, drawn, cpu_engine().read_parameters)
+    return load_parameters(path, table, drawn)
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def test_the_loaded_network_computes_what_the_module_computes(
     torch.manual_seed(6)
     module = MobileNet() if network_name == "mobilenet_v2" else ResNet(network_name, is_d=is_d)
     torch.save({"model": _behind("module.", module.state_dict())}, tmp_path / "a.pth")
-    network.load_weights(load_parameters(tmp_path / "a.pth", network.network, {}, engine.read_parameters))
+    network.load_weights(load_parameters(tmp_path / "a.pth", network.network, {}))
     images = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
         expected = module(images).numpy()

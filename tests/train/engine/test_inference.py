@@ -134,7 +134,7 @@ def test_every_exported_format_gives_the_logits_of_the_network(name: str, is_den
     for title, values in logits.items():
         np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-4 * expected.std(), err_msg=title)
     (own,) = (path for path in tmp_path.iterdir() if path.suffix in (".params", ".pt"))
-    read = load_parameters(own, network.network, {}, engine.read_parameters)
+    read = load_parameters(own, network.network, {})
     assert set(read) == set(held)
     assert all(np.array_equal(read[key], values) for key, values in held.items())
 

@@ -10,10 +10,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from configs.errors import UserError
 from configs.optimizers import OptimizerBlock
 from configs.plan import plan_run
-from configs.reading import patiently
 from configs.schema import Cluster, Recipe
 from logs.environment import cpu_flags
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
@@ -59,18 +57,6 @@ class MxnetEngine(Engine):
         if config.fused == "momentum" and is_whole and self.context.device_type == "cpu":
             return HostMomentum
         return FUSED.get(config.fused)
-
-    def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
-        """Read a ``.params`` file; the prefixes ``arg:`` and ``aux:`` are taken off the names."""
-        patiently(path, lambda: path.open("rb").close())  # MXNet does not say what the operating system answered.
-        try:
-            arrays = mx.nd.load(str(path))
-        except mx.base.MXNetError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise UserError(f"{path}: is not a file of MXNet parameters ({reason}); export it again") from None
-        if not isinstance(arrays, dict):
-            raise UserError(f"{path}: holds arrays without names; give a file written by mx.nd.save of a dictionary")
-        return {name.removeprefix("arg:").removeprefix("aux:"): array.asnumpy() for name, array in arrays.items()}
 
     def export_formats(
         self, network: TrainableNetwork, prefix: Path, _names: Mapping[str, str]

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from configs.errors import UserError
 from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
 from train.engine.protocol import Engine, Operator, Optimizer, Predict, TrainableNetwork, Work
@@ -86,12 +85,6 @@ class TorchEngine(Engine):
 
             return FusedMomentum
         return FUSED.get(config.fused)
-
-    def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
-        remedy = (
-            "train with --set cluster.engine.name=mxnet, or begin with a checkpoint of a run that has begun with it"
-        )
-        raise UserError(f"{path}: is a file of MXNet's, which MXNet alone reads; {remedy}")
 
     def export_formats(
         self, network: TrainableNetwork, prefix: Path, names: Mapping[str, str]

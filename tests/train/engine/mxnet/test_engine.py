@@ -2,7 +2,6 @@
 
 import ctypes
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -26,12 +25,6 @@ def test_a_rank_takes_the_gpu_of_its_number_on_the_node_and_a_device_of_a_proces
     assert _opened("devices", 2, **devices).context == mx.cpu(2)
     assert _opened("Horovod", 2, **devices).context == mx.cpu(0)
     assert _opened("Horovod", 1, device="gpu").context == mx.gpu(1)
-
-
-def test_arrays_without_names_are_no_parameters(tmp_path: Path) -> None:
-    mx.nd.save(str(tmp_path / "a.params"), [mx.nd.array([1])])
-    with pytest.raises(ValueError, match="holds arrays without names; give a file"):
-        _opened().read_parameters(tmp_path / "a.params")
 
 
 def test_operators_of_a_profile_are_ordered_and_reductions_are_told_apart() -> None:

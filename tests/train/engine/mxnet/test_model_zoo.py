@@ -24,7 +24,7 @@ def test_logits_equal_those_of_the_model_zoo_with_the_zoos_parameters(name: str,
     _fill(zoo)
     theirs = zoo(images).asnumpy()
     zoo.save_parameters(str(tmp_path / "zoo.params"))
-    network.load_weights(load_parameters(tmp_path / "zoo.params", network.network, {}, engine.read_parameters))
+    network.load_weights(load_parameters(tmp_path / "zoo.params", network.network, {}))
     np.testing.assert_allclose(network.inference()(images).asnumpy(), theirs, rtol=1e-4, atol=1e-4 * theirs.std())
     _require_that_it_says_something(zoo, images, theirs)
 
