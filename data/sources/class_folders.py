@@ -180,10 +180,11 @@ def _list_class(folder: Path, class_name: str, problems: list[str]) -> list[List
         if size_bytes is not None:
             images.append(ListedImage(class_name, entry.name, size_bytes, Path(entry.path)))
         elif not _is_packed(entry):
-            refused.append(shown(entry.name))
+            kind = " (a folder)" if _is_folder(entry) else " (a link to nothing)" if entry.is_symlink() else ""
+            refused.append(f"{shown(entry.name)}{kind}")
     if refused:
         suffixes = ", ".join(SUFFIXES)
-        problems.append(f"{folder}: not image files ({suffixes}): {name_some(refused)}; convert or remove them")
+        problems.append(f"{folder}: not image files ({suffixes}): {name_some(refused)}; convert, move or remove them")
     return images
 
 

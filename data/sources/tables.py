@@ -150,6 +150,8 @@ def _from_csv(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
         if len(row) < _FEWEST_COLUMNS:
             raise UserError(f"{path}: line {rows.line_num} is {','.join(row)!r}, allowed: file,label|label")
         pairs.append((row[0], row[1].split("|")))
+    if pairs and not is_file(path.parent / pairs[0][0]) and is_file(path.parent / pairs[0][1][0].strip()):
+        raise UserError(f"{path}: its second column, {header[1]}, has the files; put it before {header[0]}")
     # Read as labels, columns of 0 and 1 would be the classes "0" and "1".
     if pairs and cells <= _FLAGS and len(header) > _FEWEST_COLUMNS:
         raise UserError(

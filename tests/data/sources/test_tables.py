@@ -131,6 +131,8 @@ SPOILT = [
     ("rm a.png", "train.csv: no such files in"),
     ("sed -i 1d train.csv",
      "train.csv: the first line is 'a.png,Mass|Edema,1', allowed: a header, as file,labels"),
+    ("(echo label,image; echo Mass,a.png; echo Mass,b.png) > train.csv",
+     "train.csv: its second column, image, has the files; put it before label"),
     ("echo a.png,Mass,9 >> train.csv", "train.csv: a.png is named twice; remove one row"),
     ("echo ./a.png,Mass,9 >> train.csv", "train.csv: ./a.png is named twice; remove one row"),
     ("echo a.png >> train.csv", "train.csv: line 6 is 'a.png', allowed: file,label|label"),
