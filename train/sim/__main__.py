@@ -37,6 +37,7 @@ _WITHOUT_RECIPE = _QUESTIONS[:-1]
 _NEEDED: dict[str, tuple[str, ...]] = {
     "deadline": ("optimize",),
     "budget": ("optimize",),
+    "price": ("recipe",),
     "held_out": ("validate",),
     "out": ("calibrate", "calibrate_here"),
 }

@@ -19,8 +19,9 @@ NEEDED = {
     "--budget=9": ["--optimize"],
     "--held-out": ["--validate"],
     "--out=a.csv": ["--calibrate", "--calibrate-here"],
+    "--price=2": ["RECIPE"],
 }
-"""Option -> questions of which it needs one."""
+"""Option -> questions of which it needs one, or the recipe itself."""
 
 
 def _parsed(*words: str) -> Options:
