@@ -103,6 +103,8 @@ class Parser(argparse.ArgumentParser):
             key = synonym(word) if word.startswith("--") else word if equals else None
             if key and "--set" in flags and not get_close_matches(word, flags, cutoff=_ALIKE):
                 self.error(f"{word!r} is not expected here; write --set {key}={value or 'VALUE'}")
+            if word.replace("-", "").replace("_", "") == "dryrun" and "--set" in flags and word not in flags:
+                self.error(f"{word!r} is not expected here; ./run.sh plan RECIPE tells what a run would do")
             if not word:
                 self.error(f"{unknown[0]!r} is not expected here; write --set KEY=VALUE without spaces")
             given = list(sys.argv[1:] if arguments is None else arguments)

@@ -113,6 +113,7 @@ def test_an_output_that_takes_no_words_is_one_line_or_nothing(place: str, status
         (["--batch-size=8"], "--batch-size", "write --set batch.global_size=8"),
         (["--gpu"], "--gpu", "write --set cluster.device=VALUE"),
         (["--pretrained=x.pth"], "--pretrained", "write --set model.parameters=x.pth"),
+        (["--dry-run", "a"], "--dry-run", "./run.sh plan RECIPE tells what a run would do"),
         (["a", "--loud", "3"], "3", "--loud takes no value"),
         (["a", "=", "2"], "=", "write --set KEY=VALUE without spaces"),
         (["a", "run.seed=2"], "run.seed", "write --set run.seed=2"),
