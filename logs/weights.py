@@ -1,6 +1,7 @@
 """The weights with which a run begins, as ``--from RUN|FILE`` names them."""
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def _weights_file(path: Path) -> Path:
     if is_file(path):
         return path
     if not is_folder(path):
-        raise UserError(f"--from: no such file or folder: {path}; give the folder of a run or a file of weights")
+        shown, num_urls = re.subn(r"^(\w+:)/", r"\1//", str(path))  # A path keeps one slash of a row.
+        remedy = "download it, then give the file" if num_urls else "give the folder of a run or a file of weights"
+        raise UserError(f"--from: no such file or folder: {shown}; {remedy}")
     folder = RunFolder(path)
     is_rehearsal = False
     with suppress(UserError):  # A checkpoint is of use without its run's settings, too.

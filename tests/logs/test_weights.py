@@ -38,6 +38,8 @@ def test_a_run_gives_its_best_or_newest_whole_checkpoint_and_without_one_its_exp
 def test_what_has_no_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"^--from: no such file or folder: {tmp_path}/none; give"):
         starting_weights(tmp_path / "none")
+    with pytest.raises(UserError, match=r"^--from: no such file or folder: https://a\.b/c\.pth; download it"):
+        starting_weights(Path("https://a.b/c.pth"))
     with pytest.raises(UserError, match=f"^--from {tmp_path}: no run and no export in it; give"):
         starting_weights(tmp_path)
     (tmp_path / "config.yaml").touch()
