@@ -24,6 +24,9 @@ from logs.redaction import is_secret, redact_lines
 ENVIRONMENT_FILE = "environment.json"
 """The file of a run folder that holds the surroundings of the newest attempt."""
 
+ANSWER_S = 20
+"""Time that Git and ``nvidia-smi`` have, of which one waits for a file server, the other for a GPU that hangs."""
+
 _STARTING_VERBS = ("train", "sweep", "rehearse")
 _PREFIXES = ("HOROVOD_", "NCCL_", "DALI_", "CUDA_", *COMPARED_VARIABLES)
 _DIFF_CHARACTERS = 200_000
@@ -213,15 +216,18 @@ def _git() -> dict[str, Any] | None:
 
 
 def _output_of(*command: str) -> str | None:
-    """Return what a command prints; None if it is not installed, fails, or takes longer than 20 s."""
+    """Return what a command prints; None if it is not installed, fails, or takes too long, which is told."""
     if shutil.which(command[0]) is None:
         return None
     # A hook of Git tells the commands that it starts about its own repository, which may be another one.
     variables = {name: value for name, value in os.environ.items() if not re.match("GIT_(?!CONFIG)", name)}
     try:
         done = subprocess.run(
-            command, env=variables, capture_output=True, text=True, errors="replace", timeout=20, check=False
+            command, env=variables, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False
         )
     except subprocess.TimeoutExpired:
+        sys.stderr.write(
+            f"warning: {command[0]} has not answered in {ANSWER_S} s; {ENVIRONMENT_FILE} goes without it\n"
+        )
         return None
     return done.stdout if done.returncode == 0 else None

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from logs.environment import ENVIRONMENT_FILE, command_given, cpu_flags, environment, write_environment
 from logs.redaction import REDACTED
+from tests.launch.stand_in import write_program
 
 
 def _recorded(folder: Path) -> Any:
@@ -69,6 +71,17 @@ class Checkout:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
     return Checkout(tmp_path / "checkout", monkeypatch)
+
+
+def test_a_program_that_does_not_answer_is_named_and_its_facts_are_left_out(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout.commit("a")
+    monkeypatch.setattr("logs.environment.ANSWER_S", 0.1)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    write_program(tmp_path / "git", "exec sleep 60")
+    assert environment()["git"] is None
+    assert "warning: git has not answered in 0.1 s; environment.json goes without it\n" in capsys.readouterr().err
 
 
 def test_the_commit_and_what_was_changed_since_are_recorded_without_lines_that_hold_a_secret(
