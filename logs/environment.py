@@ -193,20 +193,25 @@ def _gpus() -> list[dict[str, str]] | None:
     return None
 
 
+def git_command() -> tuple[str, ...]:
+    """Return the beginning of a command of Git's in this program's folder, which may be another user's."""
+    return "git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)
+
+
 def _git() -> dict[str, Any] | None:
     """Return the commit of this program and what was changed since.
 
     Without a checkout of its own, as in an image, the commit is the one that PROGRAM_REVISION names; None without it.
     """
-    top = _output_of("git", "-C", str(ROOT), "rev-parse", "--show-toplevel")
+    top = _output_of(*git_command(), "rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()) != ROOT:
         revision = os.environ.get("PROGRAM_REVISION", "unknown")
         named = revision.removesuffix("-dirty")
         is_dirty = named != revision
         return None if named == "unknown" else {"commit": named, "dirty": is_dirty, "diff_sha256": None, "diff": None}
-    commit = _output_of("git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD")
-    status = _output_of("git", "-C", str(ROOT), "status", "--porcelain")
-    diff = _output_of("git", "-C", str(ROOT), "diff", "--no-color", "HEAD") or ""
+    commit = _output_of(*git_command(), "rev-parse", "--verify", "HEAD")
+    status = _output_of(*git_command(), "status", "--porcelain")
+    diff = _output_of(*git_command(), "diff", "--no-color", "HEAD") or ""
     return {
         "commit": commit and commit.strip(),
         "dirty": None if status is None else bool(status),

@@ -15,7 +15,7 @@ from configs.load import ROOT
 from configs.lock import partial_folder
 from configs.registry import INVENTED_SOURCES
 from logs.disk import explain_disk_errors, write_json
-from logs.environment import read_environment
+from logs.environment import git_command, read_environment
 from logs.folder import SUMMARY_FILE, RunFolder
 from logs.judge.compliance import digest_of
 from logs.judge.evidence import problem_of
@@ -200,7 +200,7 @@ def _copy_code(destination: Path, states: Sequence[Mapping[str, Any]]) -> tuple[
     commit = min(commits)
     if len(commits) > 1 or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
         return False, "the runs recorded no common commit; the tree contains no code"
-    done = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True, check=False)
+    done = subprocess.run([*git_command(), "archive", commit], capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip()
         return False, f"git archive {commit} failed ({reason}); the tree contains no code"

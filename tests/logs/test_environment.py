@@ -73,6 +73,14 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
     return Checkout(tmp_path / "checkout", monkeypatch)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder away")
+def test_the_commit_is_known_in_a_folder_of_another_user(checkout: Checkout) -> None:
+    commit = checkout.commit("a")
+    for path in (checkout.folder, *checkout.folder.rglob("*")):
+        os.chown(path, 12345, 12345)
+    assert environment()["git"]["commit"] == commit
+
+
 def test_a_program_that_does_not_answer_is_named_and_its_facts_are_left_out(
     checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
