@@ -81,7 +81,9 @@ def _run(options: argparse.Namespace) -> int:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     if options.in_place and (options.size or options.quality is not None):
         raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # So nothing is left behind.
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # As Ctrl-C does, they leave nothing behind.
+        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup
+            signal.signal(ending, lambda number, _: sys.exit(128 + number))
     try:
         start = time.monotonic()
         return _prepare(_source(options.source, given | {"in_place": options.in_place}), options, start)

@@ -104,7 +104,9 @@ def _start(function: Callable[[Any], Any]) -> None:
     global _work  # noqa: PLW0603 (set once in each process)
     _work = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if callable(signal.getsignal(ending)):
+            signal.signal(ending, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -307,10 +307,13 @@ def test_ctrl_c_leaves_no_file_and_no_process_and_no_other_run_takes_its_folder_
 
 
 @pytest.mark.ranks
-def test_a_scheduler_that_ends_its_job_leaves_no_file_and_no_process(tmp_path: Path, small: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_scheduler_or_a_terminal_that_ends_its_job_leaves_no_file_and_no_process(
+    ending: signal.Signals, tmp_path: Path, small: Path
+) -> None:
     process = start_packing(small, tmp_path)
-    process.terminate()
-    assert (process.communicate(timeout=_GIVE_UP_S)[1], process.returncode) == ("", 143)
+    process.send_signal(ending)
+    assert (process.communicate(timeout=_GIVE_UP_S)[1], process.returncode) == ("", 128 + ending)
     assert left_in(tmp_path) == []
     wait_for(lambda: group_is_gone(process.pid))
 
