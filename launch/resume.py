@@ -13,7 +13,7 @@ from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
 from launch.start.launcher_signals import STOP_FILE
 from logs.attempts import ATTEMPTS_FILE
-from logs.checkpoints import NotFiniteCheckpoint, step_of
+from logs.checkpoints import NotFiniteCheckpoint, step_of, tell_passed_over
 from logs.claims import CLAIMS_FOLDER, Claim
 from logs.disk import explain_disk_errors
 from logs.energy import ENERGY_PREFIX
@@ -95,10 +95,10 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
         checkpoint, damaged = folder.checkpoints.newest_valid()
         if checkpoint is None and (odd := [each for each in damaged if isinstance(each, NotFiniteCheckpoint)]):
             raise UserError(f"{odd[0]}, nor is any checkpoint before it; begin a new run with another --run-dir")
-        for error in damaged:
-            sys.stderr.write(f"warning: {error}; using the checkpoint before it\n")
+        tell_passed_over(checkpoint, damaged)
         if checkpoint is None and must_resume:
-            raise UserError(f"{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}")
+            again = shlex.join([str(folder / CONFIG_FILE), "--run-dir", str(folder)])
+            raise UserError(f"{folder}: no complete checkpoint in it; start the run again: ./run.sh train {again}")
         if checkpoint is not None and (gone := _incomplete(folder, step_of(checkpoint))):
             raise UserError(
                 f"{folder}: {' and '.join(gone)} missing or incomplete, without which the end of the run could not be "

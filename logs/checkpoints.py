@@ -12,8 +12,9 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_FOLDER = "checkpoints"
 
-_RESUME_FILE = "resume-from"
+RESUME_FILE = "resume-from"
 """A file of the run folder with the name of the checkpoint from which all ranks resume."""
 
 _META = "meta"
@@ -141,6 +142,8 @@ class CheckpointFolder:
                 raise DamagedCheckpoint(f"{error}; {remedy}") from None
             return marked, ""
         newest, damaged = self.newest_valid()
+        if newest:
+            tell_passed_over(newest, damaged)
         reasons = [str(each).removeprefix(f"{self.run_folder}/") for each in damaged]
         return newest, ": ".join(["no complete checkpoint in it", *reasons[:1]])
 
@@ -179,13 +182,13 @@ class CheckpointFolder:
         Raises:
             UserError: The disk is full or in trouble.
         """
-        (self.run_folder / _RESUME_FILE).unlink(missing_ok=True)
+        (self.run_folder / RESUME_FILE).unlink(missing_ok=True)
         for partial in entries(self.run_folder / CHECKPOINT_FOLDER):
             if is_partial(partial):
                 with suppress(OSError):
                     partial.unlink()
         if checkpoint is not None:
-            write_text(self.run_folder / _RESUME_FILE, f"{checkpoint.name}\n")
+            write_text(self.run_folder / RESUME_FILE, f"{checkpoint.name}\n")
             for newer in self._found(_EITHER_NAME):
                 if step_of(newer) <= step_of(checkpoint):
                     break
@@ -198,7 +201,7 @@ class CheckpointFolder:
         Raises:
             UserError: The record was changed, or cannot be read.
         """
-        path = self.run_folder / _RESUME_FILE
+        path = self.run_folder / RESUME_FILE
         if not is_file(path):
             return None
         recorded = read_bytes(path).decode("utf-8", "replace").strip()
@@ -206,6 +209,12 @@ class CheckpointFolder:
             run = shlex.quote(str(self.run_folder))
             raise UserError(f"{path}: names no checkpoint; give ./run.sh train --resume {run}")
         return self.run_folder / CHECKPOINT_FOLDER / recorded
+
+
+def tell_passed_over(taken: Path | None, damaged: Iterable[DamagedCheckpoint]) -> None:
+    """Warn of what `CheckpointFolder.newest_valid` passed over, and say which checkpoint is taken instead, if any."""
+    for error in damaged:
+        sys.stderr.write(f"warning: {error}; {f'{taken.name} is taken' if taken else 'no older one is whole'}\n")
 
 
 def step_of(path: Path) -> int:

@@ -272,7 +272,7 @@ def test_a_run_is_resumed_without_the_files_of_its_end_from_its_newest_finite_ch
     ranks.endings = [look]
     assert launch_run(*folder.settings, tmp_path) == 75
     first, second, *_ = capsys.readouterr().err.splitlines()
-    assert all(words in first for words in (str(odd), "momenta/0", "not finite", "checkpoint before it"))
+    assert all(words in first for words in (str(odd), "momenta/0", "not finite", f"{whole.name} is taken"))
     assert second == f"resumes from {whole}"
     _spoil(whole)
     for must_resume in (False, True):
@@ -324,7 +324,11 @@ def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(
     ("content", "words"),
     [
         ([], "{folder}: no config.yaml in it; --resume needs the folder of a run"),
-        (["config.yaml"], "{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}"),
+        (
+            ["config.yaml"],
+            "{folder}: no complete checkpoint in it; start the run again: "
+            "./run.sh train {folder}/config.yaml --run-dir {folder}",
+        ),
     ],
 )
 def test_resume_refuses_a_folder_without_a_run_to_resume(

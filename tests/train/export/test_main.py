@@ -252,6 +252,11 @@ def test_a_damaged_best_checkpoint_is_refused_with_remedies_that_work(
     assert main([*words, "--last"]) == 0
     best.unlink()
     assert main(words) == 0
+    capsys.readouterr()
+    (later := newest.with_name("step-00000099.ckpt")).write_bytes(newest.read_bytes()[:-1])
+    assert main(words) == 0
+    told = capsys.readouterr().err
+    assert (f"warning: {later}: damaged" in told, f"; {newest.name} is taken\n" in told) == (True, True)
 
 
 @pytest.mark.slow
