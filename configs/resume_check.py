@@ -61,7 +61,9 @@ def _with_newer_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
         return {**settings}
 
 
-def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where: str) -> list[str]:
+def require_unchanged(
+    begun: Mapping[str, Any], given: Mapping[str, Any], where: str, run: str = "the run"
+) -> list[str]:
     """Compare the settings with which a run was begun and those with which it is to be resumed.
 
     The number of ranks may change, because the global batch stays; the epochs may become more; the engine may change.
@@ -70,6 +72,7 @@ def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where:
         begun: The `fixed_settings` of the run, with the checksums of its data set where they are known.
         given: Those with which it is to be resumed.
         where: The run folder or the checkpoint, for the message.
+        run: What was begun, for the message.
 
     Returns:
         A sentence for each allowed change, on what it does to the result.
@@ -95,7 +98,7 @@ def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where:
             changes.append(f"{now} instead of {before}: the same arithmetic, with other rounding")
         else:
             raise UserError(
-                f"{where}: {key}: got {now!r}, the run was started with {before!r}; a run can only be resumed with "
+                f"{where}: {key}: got {now!r}, {run} was started with {before!r}; a run can only be resumed with "
                 "its own recipe and data: give those, or another --run-dir for a new run"
             )
     return changes

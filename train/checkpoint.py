@@ -315,7 +315,10 @@ class InitialState:
             raise _foreign(path, "it does not say of which run")
         if not (isinstance(epoch, int) and isinstance(step, int) and epoch > 0 and step == step_of(path)):
             raise _foreign(path, f"it says epoch {epoch!r}, step {step!r}")
-        changes = require_unchanged(begun_with, fixed_settings, str(path))
+        try:
+            changes = require_unchanged(begun_with, fixed_settings, str(path), "the run of this checkpoint")
+        except UserError as error:
+            raise UserError(f"{error}; if the checkpoint is another run's, move it away") from None
         if problem := _problem_of(checkpoint, shapes):
             raise _foreign(path, problem)
         places = _below("data/", checkpoint)

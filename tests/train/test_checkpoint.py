@@ -290,6 +290,16 @@ def _saying(**told: Any) -> Callable[[SavedState], SavedState]:
     return lambda state: SavedState({**state.meta, **told}, state.arrays)
 
 
+def test_a_checkpoint_of_another_run_is_refused_with_both_remedies(tmp_path: Path) -> None:
+    checkpoints, _ = _checkpoints(tmp_path)
+    checkpoints.stopped(cast(Any, Parts()), Position(3, 45))
+    with pytest.raises(UserError) as refusal:
+        InitialState.read(RunFolder(tmp_path).checkpoints.files()[0], {"run": {"seed": 2}}, PLAN, SHAPES)
+    told = str(refusal.value)
+    assert "step-00000045.ckpt: run.seed: got 2, the run of this checkpoint was started with 1; " in told
+    assert told.endswith("; if the checkpoint is another run's, move it away")
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
