@@ -47,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         if signals.waits_for_step:  # The run had begun, so this is a failure of the run: a full disk, for example.
             _fail(folder, identity, error)
-        if identity.local_rank == 0:
-            sys.stderr.write(f"error: {error}\n")
         # Launchers return a status of their own, so the launcher of this program reads in the run folder who refused.
-        _record(folder, identity, error, REFUSED_STATUS)
+        is_told = _record(folder, identity, error, REFUSED_STATUS)
+        if identity.local_rank == 0 and not is_told:
+            sys.stderr.write(f"error: {error}\n")
         _end(REFUSED_STATUS)
     except RunStopped as stopped:
         if identity.rank == 0:
@@ -74,10 +74,10 @@ def _fail(folder: Path, identity: Identity, error: Exception) -> NoReturn:
     _end(1)
 
 
-def _record(folder: Path, identity: Identity, error: BaseException, status: int) -> None:
+def _record(folder: Path, identity: Identity, error: BaseException, status: int) -> bool:
     from train.rank.failure import record_failure  # noqa: PLC0415 (as above)
 
-    record_failure(folder, identity, error, status)
+    return record_failure(folder, identity, error, status)
 
 
 def _set_up_logging(identity: Identity) -> None:

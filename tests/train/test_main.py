@@ -137,7 +137,7 @@ def _end(folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, *,
     monkeypatch.setattr(session, "run", run)
     with pytest.raises(SystemExit):
         program.main([str(folder)])
-    reports = list(folder.iterdir())
+    reports = list(folder.glob("failure_*"))
     return json.loads(reports[0].read_text(encoding="utf-8")) if reports else {}
 
 
@@ -171,10 +171,14 @@ def test_rank_0_alone_reports_that_a_run_was_told_to_stop_and_the_first_of_a_hos
     monkeypatch.setenv("HOROVOD_LOCAL_RANK", "0")
     _end(tmp_path, monkeypatch, UserError("no such key"))
     assert capsys.readouterr().err == "error: no such key\n"
+    (folder := tmp_path / "resumed").mkdir()
+    (folder / "resume-from").touch()
+    assert _end(folder, monkeypatch, UserError("no such key"))["message"] == "no such key"
+    assert capsys.readouterr().err == "", "the launcher tells it"
     monkeypatch.setenv("HOROVOD_RANK", "0")
     row = _end(tmp_path, monkeypatch, RunStopped(40), begun=True)
     assert (row["rank"], row["step"], row["status"]) == (0, 40, 75)
-    assert ended[1::2] == [2, 2, 75]
+    assert ended[1::2] == [2, 2, 2, 75]
 
 
 @pytest.mark.usefixtures("ended")

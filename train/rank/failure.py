@@ -7,6 +7,7 @@ from pathlib import Path
 
 from configs.arguments import in_words
 from configs.errors import UserError
+from logs.checkpoints import RESUME_FILE
 from logs.disk import write_json
 from train.rank.identity import Identity
 from train.rank.signals import Stopped
@@ -44,9 +45,10 @@ def one_line(error: BaseException) -> str:
     return " ".join(text.split())[:2000]
 
 
-def record_failure(folder: Path, identity: Identity, error: BaseException, status: int = 1) -> None:
+def record_failure(folder: Path, identity: Identity, error: BaseException, status: int = 1) -> bool:
     """Write the failure report of this rank, unless it has written one: what follows a failure is no cause of it.
 
+    Return whether the launcher tells its words if the rank has refused: it does where a run is resumed.
     Never raises, because it runs while another error is being handled. A comparison of the ranks fails on all of them
     with the same error. The error's ``ranks`` are those that differ from the others, none if nobody can tell.
     """
@@ -65,3 +67,5 @@ def record_failure(folder: Path, identity: Identity, error: BaseException, statu
     with _reporting, suppress(OSError, ValueError):
         if not path.exists():
             write_json(path, row)
+        return (folder / RESUME_FILE).exists()
+    return False
