@@ -44,7 +44,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 
 def require_replaceable(option: str, file: Path, read: Iterable[Path | str]) -> None:
-    """Refuse an output file that is one of those ``read``, a folder, write-protected, or a device, pipe or socket.
+    """Refuse an output file that is one of those ``read``, is no regular one, or cannot be written.
 
     Raises:
         UserError: Names option and file.
@@ -55,6 +55,8 @@ def require_replaceable(option: str, file: Path, read: Iterable[Path | str]) -> 
     if is_odd or (os.path.lexists(file) and found in {file_of(Path(path)) for path in read}):
         what = "which is read by this command, write-protected, or no regular file"
         raise UserError(f"{option}: got {file}, {what}; give another file name")
+    if not os.access(next(filter(os.path.exists, found.absolute().parents)), os.W_OK):
+        raise UserError(f"{option}: got {file}, in a folder or on a disk that cannot be written; give another place")
 
 
 def sync_path(path: Path) -> None:

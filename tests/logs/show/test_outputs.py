@@ -13,6 +13,7 @@ import pytest
 
 from logs.__main__ import main
 from tests.logs import samples
+from tests.small_disk import small_disk
 
 
 @pytest.mark.parametrize(
@@ -169,3 +170,13 @@ def test_no_home_folder_and_the_backend_of_jupyter_are_no_matter(tmp_path: Path,
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (f"{run}/report.html\n", "")
+
+
+def test_a_run_on_a_read_only_disk_gets_its_page_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (disk := tmp_path / "disk").mkdir()
+    with small_disk(disk, "size=8m"):
+        samples.run_folder(disk / "run")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        assert main(["report", str(disk / "run")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: --out: got {disk}/run/report.html, in a folder or on a disk that cannot be written")
