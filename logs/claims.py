@@ -246,8 +246,8 @@ def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object])
             is_there = claim.path.exists() or claims.newest() is not None
             times_missed = 0 if is_there else times_missed + 1
             if times_missed > 1:
-                how = "emptied or unmounted" if claims.run_folder.exists() else "deleted"
-                on_loss(f"{claims.run_folder}: was {how} during the run, which ends; start it again")
+                how = "emptied or unmounted" if claims.run_folder.exists() else "moved or deleted"
+                on_loss(f"{claims.run_folder}: was {how} during the run, which ends; resume it, or start it again")
                 return
             if claim.is_lost():
                 new_owner = claims.holder() or "another run"

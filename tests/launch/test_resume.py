@@ -268,7 +268,8 @@ def test_a_run_whose_folder_is_gone_ends_soon_with_that_reason(tmp_path: Path) -
         begin = time.monotonic()
         _, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 1
-    assert f"error: {folder}: was deleted during the run, which ends; start it again\n" in errors
+    told = "was moved or deleted during the run, which ends; resume it, or start it again"
+    assert f"error: {folder}: {told}\n" in errors
     assert "continue with" not in errors
     assert "Traceback" not in errors
     assert time.monotonic() - begin < 30 * max(1, os.getloadavg()[0])
