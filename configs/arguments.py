@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
             word, equals, value = unknown[0].partition("=")
             flags = [flag for action in self._actions for flag in action.option_strings]
             key = synonym(word) if word.startswith("--") else word if equals else None
-            if key and "--set" in flags and not get_close_matches(word, flags, cutoff=_ALIKE):
+            if key and "--set" in flags and not get_close_matches(word, {*flags} - {"--set"}, cutoff=_ALIKE):
                 self.error(f"{word!r} is not expected here; write --set {key}={value or 'VALUE'}")
             if word.replace("-", "").replace("_", "") == "dryrun" and "--set" in flags and word not in flags:
                 self.error(f"{word!r} is not expected here; ./run.sh plan RECIPE tells what a run would do")

@@ -309,6 +309,7 @@ def _set(tree: dict[str, Any], override: str, schema: type[BaseModel]) -> None:
     A new ``name`` that chooses another class for its block (an optimizer, a decay) drops the keys of the old class.
     """
     key, equals, text = override.partition("=")
+    key = key.strip()
     parts = key.split(".")
     if not equals or not all(parts):
         raise ConfigError("--set", override, "key=value with dots between blocks, for example run.epochs=3")

@@ -111,6 +111,7 @@ def test_an_output_that_takes_no_words_is_one_line_or_nothing(place: str, status
         (["a", "steps", "--lout"], "steps", ""),
         (["--epochs", "3"], "--epochs", "write --set run.epochs=VALUE"),
         (["--batch-size=8"], "--batch-size", "write --set batch.global_size=8"),
+        (["--seed", "3"], "--seed", "write --set run.seed=VALUE"),
         (["--gpu"], "--gpu", "write --set cluster.device=VALUE"),
         (["--pretrained=x.pth"], "--pretrained", "write --set model.parameters=x.pth"),
         (["--dry-run", "a"], "--dry-run", "./run.sh plan RECIPE tells what a run would do"),

@@ -23,7 +23,7 @@ RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.ya
 
 
 def test_a_recipe_may_have_a_second_name() -> None:
-    assert load_recipe("lars-v30-b57344", ["run.seed=7"]) == load_recipe("nvidia-v30-n448", ["run.seed=7"])
+    assert load_recipe("lars-v30-b57344", ["run.seed = 7"]) == load_recipe("nvidia-v30-n448", ["run.seed=7"])
 
 
 @pytest.mark.parametrize("name", RECIPES)
