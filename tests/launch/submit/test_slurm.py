@@ -251,7 +251,7 @@ def test_the_check_finds_a_slow_node_and_the_run_takes_a_spare_one(tmp_path: Pat
     cluster = SPARED.replace("spare_nodes", "check_first: true, spare_nodes") + f"paths: {{runs: {tmp_path}}}\n"
     job = submit(cluster, folder, overrides=["run.max_steps=10"])
     log = _log_at_the_end(job, folder)
-    for found in ("ranks: 3 on 3 hosts$", r"clocks: at most 0\.", r"step: .* images/s on 3 ranks; forward "):
+    for found in ("ranks: 3 on 3 hosts$", r"clocks: at most 0\.", r"step: .* images/s on 3 ranks; compute "):
         assert re.search(f"^OK +{found}", log, re.MULTILINE), log
     # On loaded cores its loss may be chance, and a run takes the spare in its place all the same.
     assert re.search(r"^WARN +slow node \(node3\): \d+|; the slowest is node3, \d+", log, re.MULTILINE), log

@@ -73,9 +73,9 @@ def test_a_classifier_that_is_frozen_is_taken_whole_or_refused(tmp_path: Path) -
     np.savez(tmp_path / "same.npz", **arrays)
     np.savez(tmp_path / "other.npz", **arrays | {"classifier_bias": np.zeros(12, np.float32)})
     drawn = initial_weights(table, recipe.model, seed=1)
-    assert load_parameters(tmp_path / "same.npz", table, drawn, lambda _: {}).keys() == arrays.keys()
+    assert load_parameters(tmp_path / "same.npz", table, drawn).keys() == arrays.keys()
     with pytest.raises(UserError, match="classifier_bias"):
-        load_parameters(tmp_path / "other.npz", table, drawn, lambda _: {})
+        load_parameters(tmp_path / "other.npz", table, drawn)
 
 
 @pytest.mark.parametrize(
