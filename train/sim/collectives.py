@@ -132,8 +132,6 @@ _PROTOCOLS = (
 )
 """LL, LL128 and Simple; the fastest one for the size is taken."""
 
-_SWITCH_BASE_S = 30e-6
-"""Latency of a reduction in the switches (CollNet, SHARP) before its first step."""
 _SUM_BUCKET_S = 2e-4
 """Time of a bucket of a few bytes in shared memory: messages between the threads, and their waking; measured on two
 cores, and assumed everywhere."""
@@ -260,15 +258,6 @@ def two_level(topology: Topology, size_bytes: float, between: Callable[[Topology
     return inner_s + between(card, size_bytes / local)
 
 
-def in_switch(topology: Topology, size_bytes: float) -> float:
-    """Return the seconds of a reduction in the switches: each node sends its sum once and receives the total once."""
-    if topology.nodes == 1:
-        return ring(topology, size_bytes)
-    depth_s = 2 * (topology.local - 1) * _SIMPLE.tree_hop_s[topology.link_kind] + 2 * _SIMPLE.net_ring_s
-    rate = min(topology.link_bytes_per_s, topology.node_rate(0.0))
-    return _SWITCH_BASE_S + depth_s + size_bytes / rate
-
-
 def parameter_server(topology: Topology, size_bytes: float, servers: int) -> float:
     """Return the seconds if each rank sends its whole gradient to ``servers`` machines and receives the whole sum."""
     messages_s = topology.ranks / servers * _MESSAGE_S
@@ -303,9 +292,8 @@ ALGORITHMS: dict[str, Callable[[Topology, float], float]] = {
     "tree": tree,
     "hierarchical": lambda topology, size: min(two_level(topology, size, between) for between in (ring, tree)),
     "hierarchical-tree": lambda topology, size: two_level(topology, size, tree),
-    "switch": in_switch,
 }
-"""Allreduce algorithms, name -> function of topology and bytes; the 2019 record used the last but one (NCCL 2.4)."""
+"""Allreduce algorithms, name -> function of topology and bytes; the 2019 record used the last one (NCCL 2.4)."""
 
 
 def _exchange(topology: Topology, distance: int, size_bytes: float) -> float:
