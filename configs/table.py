@@ -1,6 +1,8 @@
-"""A text table with aligned columns. Needs only the standard library."""
+"""Tables as text: in aligned columns, and as comma-separated values. Needs only the standard library."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Sequence
 
 _WHOLE = 1000
 """Numbers from here on are shown without decimals."""
@@ -18,6 +20,13 @@ def table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def csv_text(rows: Iterable[Sequence[object]], titles: Sequence[str]) -> str:
+    """Return titles and rows as comma-separated values, a line each; None is an empty cell."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([titles, *rows])
+    return text.getvalue()
 
 
 def _cell(value: object) -> str:

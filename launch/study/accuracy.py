@@ -3,17 +3,16 @@
 Every run is a row of a CSV, the points are a page in Markdown, and the curves are an SVG.
 """
 
-import csv
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from statistics import fmean
 
 from configs.registry import require_engine
 from configs.study import Cell, Study
+from configs.table import csv_text
 from launch.study.tasks import RunStarter, Task, run_study
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import Summary
@@ -130,7 +129,7 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
     )
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _write_csv(folder / f"{study.name}.csv", metric, results, best)
+        write_text(folder / f"{study.name}.csv", _table(metric, results, best))
         write_text(folder / f"{study.name}.md", f"{page.rstrip()}\n")
     curves = {
         name: [(swept, *points[name, swept]) for swept in sorted(curve.grid) if (name, swept) in points]
@@ -143,15 +142,12 @@ def _differs_in_seed_only(cell: Cell, other: Cell) -> bool:
     return replace(cell, seed=other.seed) == other
 
 
-def _write_csv(path: Path, metric: str, results: Results, best: Mapping[Point, Cell]) -> None:
-    column = metric.replace("-", "").lower()
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["curve", "swept", "tuned", "seed", column, "steps", "run_s", "images_per_s", "is_best"])
+def _table(metric: str, results: Results, best: Mapping[Point, Cell]) -> str:
+    column, rows = metric.replace("-", "").lower(), []
     for cell, summary in results.items():
         run_s = None if summary.resumed_from_step else summary.run_s  # of the last part only
         measured = (_accuracy(summary), summary.steps, run_s, summary.images_per_s)
-        rounded = ["" if value is None else round(value, 4) for value in measured]
+        rounded = [value and round(value, 4) for value in measured]
         is_best = int(_differs_in_seed_only(cell, best[cell.curve, cell.swept]))
-        writer.writerow([cell.curve, cell.swept, f"{cell.tuned:g}", cell.seed, *rounded, is_best])
-    write_text(path, text.getvalue())
+        rows.append([cell.curve, cell.swept, f"{cell.tuned:g}", cell.seed, *rounded, is_best])
+    return csv_text(rows, ["curve", "swept", "tuned", "seed", column, "steps", "run_s", "images_per_s", "is_best"])

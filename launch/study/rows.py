@@ -1,7 +1,5 @@
 """The table of a scaling study: a row for every cell and repeat, measured or predicted."""
 
-import csv
-import io
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -10,6 +8,7 @@ from typing import Any, Literal
 
 from configs.arguments import counted
 from configs.study import AXES, ScalingCell
+from configs.table import csv_text
 from logs.disk import write_text
 from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
@@ -233,12 +232,9 @@ def write_table(rows: Sequence[ScalingRow], file: Path) -> None:
     Raises:
         UserError: The file cannot be written.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([field.name for field in fields(ScalingRow)])
-    writer.writerows(map(_csv_value, astuple(row)) for row in with_efficiency(rows))
-    write_text(file, text.getvalue())
+    cells = [[_csv_value(value) for value in astuple(row)] for row in with_efficiency(rows)]
+    write_text(file, csv_text(cells, [field.name for field in fields(ScalingRow)]))
 
 
-def _csv_value(value: Any) -> Any:
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
+def _csv_value(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value

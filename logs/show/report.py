@@ -1,7 +1,5 @@
 """``./run.sh report``: the page of one or several runs, a picture of their curves, or their figures as JSON."""
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +9,7 @@ from pathlib import Path
 from configs.arguments import printable
 from configs.errors import UserError
 from configs.reading import file_of
+from configs.table import csv_text
 from logs.disk import explain_disk_errors, require_replaceable, write_text
 from logs.judge.evidence import is_own, members
 from logs.read.files import logs_in
@@ -85,13 +84,8 @@ def _draw(runs: Sequence[ReportedRun], file: Path) -> str:
 
 
 def _as_csv(runs: Sequence[ReportedRun]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("run", "curve", "epoch", "seconds", "value"))
-    for run in runs:
-        for curve, *point in _points(run):
-            writer.writerow([run.name, curve, *("" if value is None else value for value in point)])
-    return text.getvalue()
+    rows = [(run.name, *point) for run in runs for point in _points(run)]
+    return csv_text(rows, ("run", "curve", "epoch", "seconds", "value"))
 
 
 def _points(run: ReportedRun) -> Iterator[tuple[str, float | None, float | None, float]]:

@@ -5,8 +5,6 @@ a software round or a submitter. Such factors memorise rows; rows whose submitte
 together are predicted no better with them (docs/simulator.md).
 """
 
-import csv
-import io
 import json
 import math
 import sys
@@ -23,7 +21,7 @@ import yaml
 from scipy.optimize import least_squares
 
 from configs.errors import UserError
-from configs.table import table
+from configs.table import csv_text, table
 from train.sim.conditions import write_file
 from train.sim.constants import CONSTANTS, Calibration, Constants, load_calibration
 from train.sim.fit.points import Point, PointForecast, forecast_point, point_rate, read_points
@@ -399,14 +397,12 @@ def half_widths(
 
 def held_out_csv(hidden: Sequence[HeldOutPrediction]) -> str:
     """Return a CSV table with the errors of each held-out prediction."""
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(["hidden", "round", "system", "accelerator", "n_acc", "batch_per_acc", "log_error", "time"])
+    rows = []
     for one in hidden:
         point, time_error = one.point, "" if one.time_error is None else f"{one.time_error:.4f}"
         row = [one.kind, point.round, point.system, point.accelerator.name, point.ranks, point.batch]
-        writer.writerow([*row, f"{one.error:.4f}", time_error])
-    return file.getvalue()
+        rows.append([*row, f"{one.error:.4f}", time_error])
+    return csv_text(rows, ("hidden", "round", "system", "accelerator", "n_acc", "batch_per_acc", "log_error", "time"))
 
 
 def answer_points(options: "Options") -> str:
