@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
@@ -82,11 +81,10 @@ def _simulate(recipe_name: str, options: "Options") -> str:
     scenario = conditions(recipe, cluster, mlperf_round=options.round)
     if options.as_recorded:
         scenario = with_recorded_software(scenario, cluster.name)
-    software = replace(scenario.software, images_per_s=options.input_rate)
+    scenario = scenario.with_software(images_per_s=options.input_rate)
     if options.algorithm:
         check_algorithm("--algorithm", options.algorithm)
-        software = replace(software, algorithm=options.algorithm)
-    scenario = replace(scenario, software=software)
+        scenario = scenario.with_software(algorithm=options.algorithm)
     if options.optimize:
         return _optimize(scenario, options)
     one = forecast(scenario)

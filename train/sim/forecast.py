@@ -90,6 +90,14 @@ class Scenario:
         constants = replace(self.calibration.constants, **changed)
         return replace(self, calibration=replace(self.calibration, constants=constants))
 
+    def with_software(self, **changed: Any) -> "Scenario":
+        """Return the scenario with other values of the software."""
+        return replace(self, software=replace(self.software, **changed))
+
+    def with_machine(self, **changed: Any) -> "Scenario":
+        """Return the scenario with other values of the machine."""
+        return replace(self, machine=replace(self.machine, **changed))
+
     @property
     def global_batch(self) -> float:
         """Images of a step over all ranks."""
@@ -208,13 +216,9 @@ def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:
     system = find_system(cluster_name)
     if not system.boundaries:
         raise UserError(f"--as-recorded: no record on the cluster {cluster_name!r} is known; it is known of abci-v100")
-    software = replace(
-        scenario.software,
-        algorithm=system.algorithm,
-        boundaries=system.boundaries,
-        norm_traffic=system.norm_traffic or scenario.software.norm_traffic,
-    )
-    return replace(scenario, software=software, tuned=True)
+    norm_traffic = system.norm_traffic or scenario.software.norm_traffic
+    recorded = {"algorithm": system.algorithm, "boundaries": system.boundaries, "norm_traffic": norm_traffic}
+    return replace(scenario.with_software(**recorded), tuned=True)
 
 
 def forecast(scenario: Scenario) -> Forecast:
@@ -223,8 +227,7 @@ def forecast(scenario: Scenario) -> Forecast:
     step = time_step(scenario)
     rate = scenario.global_batch / step.with_micro_batches_s(scenario.accumulation)
     # The input pipeline is part of what a rank loses, so the accelerator that is compared with does not wait for it.
-    software = replace(scenario.software, images_per_s=None)
-    alone = replace(scenario, machine=replace(machine, ranks=1), software=software)
+    alone = scenario.with_machine(ranks=1).with_software(images_per_s=None)
     epochs, convergence = _epochs(scenario)
     run = run_time(
         rate,
@@ -267,7 +270,7 @@ def _unproven(scenario: Scenario) -> float:
     software = cluster_software(scenario.recipe, cluster.model_copy(update={"engine": plain}), scenario.machine)
     # A question about the forecast may have set another input, allreduce or bucket.
     same = {name: getattr(scenario.software, name) for name in ("images_per_s", "algorithm", "bucket_bytes")}
-    eager = replace(scenario, software=replace(software, **same))
+    eager = replace(scenario, software=software).with_software(**same)
     return math.log(seconds_of_step(eager) / seconds_of_step(scenario))
 
 

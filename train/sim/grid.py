@@ -2,23 +2,9 @@
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 from train.sim.forecast import Forecast, Scenario, forecast, time_step
 from train.sim.time_to_train import LARGEST_CONVERGED
-
-
-def _with_software(scenario: Scenario, **values: Any) -> Scenario:
-    return replace(scenario, software=replace(scenario.software, **values))
-
-
-def _with_machine(scenario: Scenario, **values: Any) -> Scenario:
-    return replace(scenario, machine=replace(scenario.machine, **values))
-
-
-def _with_cards(scenario: Scenario, cards: int) -> Scenario:
-    return _with_machine(scenario, accelerator=replace(scenario.machine.accelerator, nics=cards))
-
 
 _FRAMEWORK_BYTES = 1.5e9
 _BYTES_PER_IMAGE = 70e6
@@ -52,7 +38,7 @@ def optimize(
         batches = [batch for batch in _BATCHES if _SMALLEST_GLOBAL_BATCH / ranks <= batch <= most]
         if batches:
             # The reductions are tuned with one batch: which of them overlaps best hardly depends on the batch.
-            middle = replace(_with_machine(scenario, ranks=ranks), batch=batches[len(batches) // 2], accumulation=1)
+            middle = replace(scenario.with_machine(ranks=ranks), batch=batches[len(batches) // 2], accumulation=1)
             best = _with_best_reductions(middle)
             found += [forecast(replace(best, batch=batch)) for batch in batches]
     if budget_hours is not None:
@@ -69,25 +55,26 @@ def _node_counts(nodes: int) -> list[int]:
 
 def _with_best_reductions(scenario: Scenario) -> Scenario:
     """Return the scenario with the algorithm and bucket size of the shortest step, or with its own if they are best."""
-    tuned = [_with_software(scenario, algorithm=name, bucket_bytes=size, boundaries=()) for name, size in _REDUCTIONS]
+    tuned = [scenario.with_software(algorithm=name, bucket_bytes=size, boundaries=()) for name, size in _REDUCTIONS]
     return min([scenario, *tuned], key=lambda each: time_step(each).total_s)
 
 
 def savings_by_cause(scenario: Scenario) -> dict[str, float]:
     """Return by how many milliseconds a step would be shorter without each cause of lost time, largest first."""
     total_s, product = time_step(scenario).total_s, scenario.machine.accelerator
+    own_cards = replace(product, nics=max(product.nics, product.node))
 
     def saved_ms(other: Scenario) -> float:
         return 1e3 * (total_s - time_step(other).total_s)
 
     savings = {
-        "shared uplinks between racks": saved_ms(_with_machine(scenario, nodes_per_rack=None)),
-        "ranks that are not numbered rack by rack": saved_ms(_with_machine(scenario, rack_ordered=True)),
-        "accelerators that share a network card": saved_ms(_with_cards(scenario, max(product.nics, product.node))),
+        "shared uplinks between racks": saved_ms(scenario.with_machine(nodes_per_rack=None)),
+        "ranks that are not numbered rack by rack": saved_ms(scenario.with_machine(rack_ordered=True)),
+        "accelerators that share a network card": saved_ms(scenario.with_machine(accelerator=own_cards)),
         "ranks that are slower than others": saved_ms(scenario.with_constants(straggler=0.0)),
-        "reductions that take multiprocessors from backward": saved_ms(_with_software(scenario, channels=0)),
+        "reductions that take multiprocessors from backward": saved_ms(scenario.with_software(channels=0)),
         "negotiation between nodes": saved_ms(scenario.with_constants(multinode_s=0.0)),
-        "waiting for images": saved_ms(_with_software(scenario, images_per_s=None)),
-        "all communication and waiting": saved_ms(_with_machine(scenario, ranks=1)),
+        "waiting for images": saved_ms(scenario.with_software(images_per_s=None)),
+        "all communication and waiting": saved_ms(scenario.with_machine(ranks=1)),
     }
     return dict(sorted(savings.items(), key=lambda each: -each[1]))
