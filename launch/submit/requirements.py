@@ -18,14 +18,8 @@ def require_submittable(spec: JobSpec) -> None:
             not see a folder that the run needs.
     """
     _require_machines(spec)
-    if trackers := spec.cluster.trackers:
-        remedy = f"leave the key out, and follow the job with ./run.sh watch RUN --track {trackers[0]}"
-        raise ConfigError("cluster.trackers", list(trackers), "[] in a job", remedy)
-    if spec.scheduler.has_time_limit and spec.cluster.scheduler.wall_time_s is None:
-        raise ConfigError("cluster.scheduler.wall_time_s", None, "seconds", "a job needs a time limit: add the key")
-    _require_launcher(spec)
-    _require_container(spec)
-    _require_gpu_request(spec)
+    _require_possible_job(spec)
+    require_launchable(spec.cluster)
     if spec.scheduler.runs_script_in_image:
         _require_mounts(spec)
     if spec.cluster.scheduler.kind == "trainjob":
@@ -57,47 +51,46 @@ def _require_machines(spec: JobSpec) -> None:
             f"spare nodes: got {spec.spares}{beyond}, allowed: 0 where nothing would use them; set "
             "scheduler.check_first: true to leave out slow nodes, or scheduler.max_restarts to replace failed ones"
         )
-    if spec.spares and cluster.launcher == "local":
-        raise ConfigError("cluster.scheduler.spare_nodes", spec.spares, "0 with launcher: local")
     if cluster.launcher == "horovodrun" and (addresses := [host for host in hosts if ":" in host]):
         raise UserError(f"--hosts: {addresses[0]}: horovodrun takes no IPv6 address; give the host's name")
 
 
-def _require_launcher(spec: JobSpec) -> None:
-    cluster, launcher, launchers = spec.cluster, spec.cluster.launcher, spec.scheduler.launchers
-    if launcher not in launchers:
-        allowed = f"{' or '.join(launchers)} with scheduler {cluster.scheduler.kind}"
-        raise ConfigError("cluster.launcher", launcher, allowed)
-    require_launchable(cluster)
-    if cluster.communication.link_bytes_per_s is not None:
-        allowed = "null for a job, because only ./run.sh train limits the loopback"
-        raise ConfigError("cluster.communication.link_bytes_per_s", cluster.communication.link_bytes_per_s, allowed)
+def _require_possible_job(spec: JobSpec) -> None:
+    """Raise ConfigError for a value of the cluster file that is possible, but not for a job of the scheduler."""
+    cluster, asked, scheduler = spec.cluster, spec.cluster.scheduler, spec.scheduler
+    launcher, runtime, tracker = cluster.launcher, cluster.container.runtime, next(iter(cluster.trackers), "")
+    for is_wrong, key, allowed, remedy in (
+        (tracker, "trackers", "[] in a job",
+         f"leave the key out, and follow the job with ./run.sh watch RUN --track {tracker}"),
+        (scheduler.has_time_limit and asked.wall_time_s is None,
+         "scheduler.wall_time_s", "seconds", "a job needs a time limit: add the key"),
+        (launcher not in scheduler.launchers,
+         "launcher", f"{' or '.join(scheduler.launchers)} with scheduler {asked.kind}", ""),
+        (spec.spares and launcher == "local", "scheduler.spare_nodes", "0 with launcher: local", ""),
+        (cluster.communication.link_bytes_per_s is not None, "communication.link_bytes_per_s",
+         "null for a job, because only ./run.sh train limits the loopback", ""),
+        (runtime not in scheduler.runtimes,
+         "container.runtime", f"{' or '.join(scheduler.runtimes)} with scheduler {asked.kind}", ""),
+        (runtime == "enroot" and launcher != "srun",
+         "launcher", "srun with container.runtime: enroot, because pyxis adds containers to srun only", ""),
+        # The other schedulers have an option for GPUs, which scripts use.
+        (asked.kind == "gridengine" and cluster.device == "gpu" and not (spec.requests or asked.queue),
+         "scheduler.resources",
+         "the site's request for the GPUs of a node, for example [gpu=8] or [rt_F={num_nodes}]",
+         "each site has its own: see qconf -sc; or name a queue of GPU nodes in cluster.scheduler.queue"),
+        (asked.kind == "trainjob" and not asked.training_runtime,
+         "scheduler.training_runtime", "the name of a ClusterTrainingRuntime (kubectl get clustertrainingruntimes)",
+         "the cluster's administrators can add those of docs/kubeflow-runtimes.yaml"),
+        (asked.kind == "trainjob" and launcher == "mpirun" and asked.resources, "scheduler.resources",
+         "[] with launcher: mpirun, because a TrainJob cannot ask for more for the nodes of its runtime",
+         "put them into the training runtime, or use launcher: torchrun"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise ConfigError(f"cluster.{key}", cluster.at(key), allowed, remedy)
     if connecting_library(cluster) == "gloo" and cluster.world_size > _GLOO_RANKS:
-        raise ConfigError(
-            "cluster.communication.backend",
-            "gloo",
-            f"mpi or nccl for more than {_GLOO_RANKS} ranks",
-            "the time of Gloo's rendezvous grows with the square of the ranks; also set launcher: srun or mpirun",
-        )
-
-
-def _require_container(spec: JobSpec) -> None:
-    cluster, runtime, runtimes = spec.cluster, spec.cluster.container.runtime, spec.scheduler.runtimes
-    if runtime not in runtimes:
-        allowed = f"{' or '.join(runtimes)} with scheduler {cluster.scheduler.kind}"
-        raise ConfigError("cluster.container.runtime", runtime, allowed)
-    if runtime == "enroot" and cluster.launcher != "srun":
-        allowed = "srun with container.runtime: enroot, because pyxis adds containers to srun only"
-        raise ConfigError("cluster.launcher", cluster.launcher, allowed)
-
-
-def _require_gpu_request(spec: JobSpec) -> None:
-    """Raise if a job of Grid Engine asks for no GPU. The other schedulers have an option for it, which scripts use."""
-    cluster, scheduler = spec.cluster, spec.cluster.scheduler
-    if scheduler.kind == "gridengine" and cluster.device == "gpu" and not (spec.requests or scheduler.queue):
-        allowed = "the site's request for the GPUs of a node, for example [gpu=8] or [rt_F={num_nodes}]"
-        remedy = "each site has its own: see qconf -sc; or name a queue of GPU nodes in cluster.scheduler.queue"
-        raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)
+        allowed = f"mpi or nccl for more than {_GLOO_RANKS} ranks"
+        remedy = "the time of Gloo's rendezvous grows with the square of the ranks; also set launcher: srun or mpirun"
+        raise ConfigError("cluster.communication.backend", "gloo", allowed, remedy)
 
 
 def _require_mounts(spec: JobSpec) -> None:
@@ -115,17 +108,9 @@ def _require_mounts(spec: JobSpec) -> None:
 
 
 def _require_train_job(spec: JobSpec) -> None:
-    """Raise if the cluster file names no training runtime, or asks for what a TrainJob cannot do."""
+    """Raise UserError if the cluster file asks for what a TrainJob cannot do."""
     scheduler = spec.cluster.scheduler
-    if not scheduler.training_runtime:
-        remedy = "the cluster's administrators can add those of docs/kubeflow-runtimes.yaml"
-        allowed = "the name of a ClusterTrainingRuntime (kubectl get clustertrainingruntimes)"
-        raise ConfigError("cluster.scheduler.training_runtime", "", allowed, remedy)
     if spec.cluster.launcher == "mpirun":
-        if scheduler.resources:
-            remedy = "put them into the training runtime, or use launcher: torchrun"
-            allowed = "[] with launcher: mpirun, because a TrainJob cannot ask for more for the nodes of its runtime"
-            raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)
         return
     # Each node runs a torchrun, which knows neither the next run nor whether the ranks are to start again.
     if scheduler.max_restarts or scheduler.spare_nodes or len(spec.run_folders) > 1:
