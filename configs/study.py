@@ -181,23 +181,15 @@ class ScalingStudy(_AnyStudy):
         """Yield the cells of the grid, then the cells of strong scaling that the grid does not have.
 
         Left out are the cells that ``leave_out`` describes, and the cells that cannot exist: several ranks with
-        communication ``none``, ``devices`` on several machines, and those of `cells_of_other_engines`.
+        communication ``none``, ``devices`` on several machines, and those that `grid` yields with a reason.
 
         Raises:
             ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
-        return (cell for cell, why_not in self._grid() if not why_not)
+        return (cell for cell, why_not in self.grid() if not why_not)
 
-    def cells_of_other_engines(self) -> dict[ScalingCell, str]:
-        """Return the cells whose engine cannot communicate as they ask, each with that in words.
-
-        Raises:
-            ConfigError: The study sets a value that a recipe or a cluster refuses.
-        """
-        return {cell: why_not for cell, why_not in self._grid() if why_not}
-
-    def _grid(self) -> Iterator[tuple[ScalingCell, str]]:
-        """Yield each cell that is not left out, and why its engine cannot have it; empty if it can."""
+    def grid(self) -> Iterator[tuple[ScalingCell, str]]:
+        """Yield each cell that is not left out, and in words why its engine cannot have it; empty if it can."""
         base = self.base_cluster
         axes = (self.framework or {"": {}}, self.network, self.communication, self.data, self._sizes)
         for framework, network, communication, data, (batch, ranks) in itertools.product(*axes):

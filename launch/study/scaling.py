@@ -48,10 +48,10 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
     """
     if not is_dry_run:
         _pack_missing_data(study)
-    why_not = {cell: _why_not_run(cell, study.load(cell)[1], study.base_cluster) for cell in study.cells()}
+    why_not = {cell: why or _why_not_run(cell, study.load(cell)[1], study.base_cluster) for cell, why in study.grid()}
     rows = [
         ScalingRow(**vars(cell), repeat=0, basis="measured", status="skipped", note=why)
-        for cell, why in (study.cells_of_other_engines() | why_not).items()
+        for cell, why in why_not.items()
         if why
     ]
     for note, count in Counter(row.note for row in rows).items():
@@ -121,24 +121,18 @@ def _measurements(
     study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path, starter: RunStarter
 ) -> list[Task[list[ScalingRow]]]:
     """Return every cell once, then every cell again, so that a drift of the machine affects all cells alike."""
-    return [
-        _measurement(study, cell, repeat, runs / f"{cell.name}-{repeat + 1}", starter)
-        for repeat in range(study.repeats)
-        for cell in fitting
-    ]
 
+    def task(cell: ScalingCell, repeat: int) -> Task[list[ScalingRow]]:
+        folder = runs / f"{cell.name}-{repeat + 1}"
 
-def _measurement(
-    study: ScalingStudy, cell: ScalingCell, repeat: int, folder: Path, starter: RunStarter
-) -> Task[list[ScalingRow]]:
-    """Return the task of one repeat of a cell."""
+        def find(ended: Summary) -> list[ScalingRow] | None:
+            return [measured(cell, repeat, folder, study.warmup_steps)] if ended.is_concluded else None
 
-    def find(ended: Summary) -> list[ScalingRow] | None:
-        return [measured(cell, repeat, folder, study.warmup_steps)] if ended.is_concluded else None
+        failure = ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
+        words = "{0[0].images_per_s:,.1f} images/s".format
+        return Task(*study.load(cell, repeat), folder, starter, find, words, failure=[failure])
 
-    failure = ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
-    words = "{0[0].images_per_s:,.1f} images/s".format
-    return Task(*study.load(cell, repeat), folder, starter, find, words, failure=[failure])
+    return [task(cell, repeat) for repeat in range(study.repeats) for cell in fitting]
 
 
 def _beyond(study: ScalingStudy, fitting: Sequence[ScalingCell]) -> list[list[ScalingCell]]:
@@ -165,7 +159,7 @@ def _predict(study: ScalingStudy, cells: Sequence[ScalingCell]) -> list[ScalingR
     if cluster.device == "cpu" and not cluster.node.cpu and not DESCRIPTION.is_file():
         subprocess.run(command_of(Program.SIMULATE_VERB, "--calibrate-here"), cwd=ROOT, check=False)
     scenario = conditions(recipe, cluster)
-    scenarios = [replace(scenario, machine=replace(scenario.machine, ranks=cell.ranks)) for cell in cells]
+    scenarios = [scenario.with_machine(ranks=cell.ranks) for cell in cells]
     return [
         ScalingRow(
             **vars(cell),
