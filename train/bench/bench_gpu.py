@@ -9,7 +9,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -240,8 +239,8 @@ class _Part:
         task = {"recipe": _RECIPE, "overrides": sets, "warmup": 3, "seconds": seconds}
         return ", ".join(words).replace("cluster.engine.", ""), task
 
-    def timed(self, cases: Iterable[tuple[int, str, str]], *, communicates: bool = False) -> None:
-        """Time steps in one process: batches, types and executions."""
+    def timed(self, cases: Iterable[tuple[Any, ...]], *, communicates: bool = False) -> None:
+        """Time steps in one process; a case has the batch, the type, the execution, and perhaps further changes."""
         found = dict(self.step(*case, communicates=communicates) for case in cases)
         self.in_turn("steps", found, communicates=communicates)
 
@@ -327,13 +326,8 @@ class _Part:
     def levers(self) -> None:
         """What do four input channels, batch 400 and fused batch norms gain in a step?"""
         batch, larger = self.of((256, 400), (8, 12))
-        cases = [
-            self.step(batch, self.kind, "eager"),
-            self.step(batch, self.kind, "eager", "cluster.engine.batch_norm=fused"),
-            self.step(batch, self.kind, "eager", "model.input_channels=4"),
-            self.step(larger, self.kind, "eager"),
-        ]
-        self.in_turn("steps", dict(cases))
+        changes = ((), ("cluster.engine.batch_norm=fused",), ("model.input_channels=4",))
+        self.timed([*((batch, self.kind, "eager", *each) for each in changes), (larger, self.kind, "eager")])
 
     def compiled(self) -> None:
         """What does torch.compile gain in a step, also as a CUDA graph?"""
@@ -435,11 +429,12 @@ class GpuBench(Bench):
         """See `train.bench.measure.Bench`."""
         from configs.load import ROOT
         from logs.disk import write_text
+        from logs.metrics import MetricsFollower
 
         folder = (self.folder or ROOT / "runs" / "bench" / f"gpu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "rows.jsonl"
-        lines = _read(file) if file.exists() else []
+        lines = MetricsFollower(file).read()
         ended = {line["part"] for line in lines if "ended" in line}
         measured = {line["alternative"] for line in lines if "figure" in line}
         rows: list[BenchRow] = []
@@ -469,7 +464,7 @@ class GpuBench(Bench):
                 keep(part=part, ended=True)
             except MeasurementFailed as error:
                 tell(part, error.short)
-        write_text(folder / "table.md", _markdown(_read(file)))
+        write_text(folder / "table.md", _markdown(MetricsFollower(file).read()))
         return Report(rows, notes)
 
 
@@ -477,15 +472,6 @@ def _require_dali(name: str) -> None:
     """Raise MeasurementFailed if NVIDIA DALI is not installed."""
     if not (find_spec("nvidia") and find_spec("nvidia.dali")):
         raise MeasurementFailed(f"{name}: not tried, because NVIDIA DALI is not installed here")
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a file of rows."""
-    lines = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):
-            lines.append(json.loads(line))
-    return lines
 
 
 def _markdown(lines: Sequence[Mapping[str, Any]]) -> str:

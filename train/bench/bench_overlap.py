@@ -137,14 +137,11 @@ def figures(
         serial_ms: Those of communication after backward.
         backward_s: Time of a backward pass.
     """
-    exposed_ms = [step_ms - without_ms for step_ms, without_ms in zip(own_ms, none_ms, strict=True)]
-    costs_ms = [step_ms - without_ms for step_ms, without_ms in zip(serial_ms, none_ms, strict=True)]
-    rounds = [
-        {"step_ms": step_ms, "exposed_ms": exposed, "exposed / backward": exposed / 1e3 / backward_s}
-        for step_ms, exposed in zip(own_ms, exposed_ms, strict=True)
-    ]
+    rounds = []
+    for step_ms, without_ms, late_ms in zip(own_ms, none_ms, serial_ms, strict=True):
+        exposed_ms, cost_ms = step_ms - without_ms, late_ms - without_ms
+        each = {"step_ms": step_ms, "exposed_ms": exposed_ms, "exposed / backward": exposed_ms / 1e3 / backward_s}
+        rounds.append(each | ({"hidden_fraction": 1 - exposed_ms / cost_ms} if cost_ms > 0 else {}))
     # A round in which communication after backward costs no time has no share of it, so no round may have one.
-    if min(costs_ms) <= 0:
-        return rounds
-    hidden = [1 - exposed / cost for exposed, cost in zip(exposed_ms, costs_ms, strict=True)]
-    return [{**each, "hidden_fraction": share} for each, share in zip(rounds, hidden, strict=True)]
+    shared = set.intersection(*map(set, rounds))
+    return [{name: each[name] for name in each if name in shared} for each in rounds]

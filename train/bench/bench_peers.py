@@ -180,12 +180,11 @@ def fastest(
 
 
 def fastest_pytorch(
-    jobs: "Jobs", ranks: int, wanted: tuple[str, ...], seconds: Callable[[Form], float], notes: list[str]
+    ranks: int, wanted: tuple[str, ...], seconds: Callable[[Form], float], notes: list[str]
 ) -> tuple[str, Form] | None:
     """Return the fastest form of PyTorch: of all eager ones, and of the fastest eager one compiled; None without it.
 
     Args:
-        jobs: Starts PyTorch.
         ranks: Cores to use.
         wanted: Precisions to try.
         seconds: As for `fastest`.
@@ -291,7 +290,7 @@ class PeersBench(PeerOptions, Bench):
             alternatives[name] = partial(horovod, jobs, steps, form)
         else:
             notes.append(f"Horovod's example is not measured: MXNet's model zoo has no {self.model}")
-        if found := fastest_pytorch(jobs, self.ranks, wanted, seconds(self._pytorch), notes):
+        if found := fastest_pytorch(self.ranks, wanted, seconds(self._pytorch), notes):
             alternatives[found[0]] = partial(self._pytorch, jobs, steps, found[1])
         rows = interleave(alternatives, n=self.rounds or rounds, reference=best)
         work = f"{self.global_size} images a step on {self.ranks} cores, SGD, JPEGs"
@@ -378,7 +377,7 @@ class RaceBench(PeerOptions, Bench):
         attempts: dict[str, Callable[[int], Figures]] = {_OURS: partial(_train_ours, jobs, self.recipe, own)}
         notes = [f"{self.recipe}: top-1 of {recipe.run.target_top1:g}, seeds 1 to {self.seeds}", *_NOTES]
         tried = partial(_seconds_of_all_epochs, jobs, self.recipe)
-        if found := fastest_pytorch(jobs, cluster.world_size, wanted, tried, notes):
+        if found := fastest_pytorch(cluster.world_size, wanted, tried, notes):
             attempts[found[0]] = partial(_train_pytorch, jobs, self.recipe, found[1])
         alternatives = {name: partial(next, map(attempt, itertools.count(1))) for name, attempt in attempts.items()}
         rows = interleave(alternatives, n=self.seeds, reference=_OURS, compared=[_SECONDS])
