@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError, near
-from configs.reading import is_file, patiently
+from configs.reading import is_file, read_bytes
 from configs.schema import Recipe
 from logs.disk import dispensable, read_as, write_json
 from logs.folder import VERDICT_FILE, Summary
@@ -121,11 +121,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
 
 def digest_of(log: Path) -> str:
     """Return the SHA-256 of a log, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with patiently(log, lambda: log.open("rb")) as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return hashlib.sha256(read_bytes(log)).hexdigest()
 
 
 def read_verdicts(run_folder: Path) -> list[Verdict]:
