@@ -177,15 +177,16 @@ def dispensable() -> Iterator[None]:
 
 
 @contextmanager
-def whole_file(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, is_private: bool = False, makes_folder: bool = False) -> Iterator[BinaryIO]:
     """Yield a new file, which gets the name ``path`` when the block has ended and all bytes are on the disk.
 
     Readers see the whole old file or the whole new file, also after a crash. After an error, the old file stays and the
     new one is gone. A device or a pipe is written as it is.
 
     Args:
-        path: The final name, in an existing folder.
+        path: The final name.
         is_private: Whether only the owner may read the file.
+        makes_folder: Whether the folder is made if it is missing.
 
     Raises:
         UserError: The disk is full or in trouble, or writing is not permitted.
@@ -193,6 +194,8 @@ def whole_file(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     mode = 0o600 if is_private else 0o666
     with explain_disk_errors(path):
+        if makes_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         is_device = patiently(path, path.is_char_device)
         if is_device or (path.is_symlink() and path.is_fifo()):  # /dev/null, /dev/stdout of a pipe
             with path.open("wb") as file:
@@ -222,9 +225,9 @@ def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
     write_text(path, json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n", is_private=is_private)
 
 
-def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
+def write_text(path: Path, text: str, *, is_private: bool = False, makes_folder: bool = False) -> None:
     """Write ``text`` to ``path``; see `whole_file`."""
-    with whole_file(path, is_private=is_private) as file:
+    with whole_file(path, is_private=is_private, makes_folder=makes_folder) as file:
         file.write(_utf8(text))
 
 

@@ -14,7 +14,7 @@ from configs.registry import require_engine
 from configs.study import Cell, Study
 from configs.table import csv_text
 from launch.study.tasks import RunStarter, Task, run_study
-from logs.disk import explain_disk_errors, write_text
+from logs.disk import write_text
 from logs.folder import Summary
 from logs.show.drawing import plot_study
 from logs.show.page import render_template
@@ -127,10 +127,8 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
         points=told,
         tried={(each.curve, each.swept, each.tuned): accuracy_text(results[each]) for each in study.cells()},
     )
-    with explain_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / f"{study.name}.csv", _table(metric, results, best))
-        write_text(folder / f"{study.name}.md", f"{page.rstrip()}\n")
+    write_text(folder / f"{study.name}.csv", _table(metric, results, best), makes_folder=True)
+    write_text(folder / f"{study.name}.md", f"{page.rstrip()}\n")
     curves = {
         name: [(swept, *points[name, swept]) for swept in sorted(curve.grid) if (name, swept) in points]
         for name, curve in study.curves.items()

@@ -10,7 +10,7 @@ from configs.arguments import printable
 from configs.errors import UserError
 from configs.reading import file_of
 from configs.table import csv_text
-from logs.disk import explain_disk_errors, require_replaceable, write_text
+from logs.disk import require_replaceable, write_text
 from logs.judge.evidence import is_own, members
 from logs.read.files import logs_in
 from logs.read.lines import to_number
@@ -59,9 +59,7 @@ def report(
     if plot:
         return _draw(runs, plot)
     text = _as_csv(runs) if csv else render(runs)
-    with explain_disk_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, text)
+    write_text(file, text, makes_folder=True)
     return str(file)
 
 

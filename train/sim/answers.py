@@ -12,9 +12,9 @@ import yaml
 from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.table import table
-from logs.disk import explain_disk_errors, require_replaceable
+from logs.disk import explain_disk_errors, require_replaceable, write_text
 from train.sim.collectives import check_algorithm
-from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run, write_file
+from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run
 from train.sim.forecast import (
     Scenario,
     forecast,
@@ -135,6 +135,6 @@ def _calibrate_here(out: Path) -> str:
         TemporaryFile(dir=out.parent).close()
     found = measure_machine()
     text = "# Two ranks at once, one thread each; measured by ./run.sh simulate --calibrate-here\n"
-    write_file(out, text + yaml.safe_dump(found, sort_keys=False))
+    write_text(out, text + yaml.safe_dump(found, sort_keys=False))
     load_description(out)  # warns if other work had the cores
     return f"wrote {out}: " + ", ".join(f"{name} {value:.3g}" for name, value in found.items())

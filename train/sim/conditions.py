@@ -23,7 +23,7 @@ from configs.arguments import counted
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_run, parse_yaml
 from configs.schema import Cluster, Recipe
-from logs.disk import explain_disk_errors, write_text
+from logs.disk import write_text
 from logs.folder import CONFIG_FILE
 from logs.metrics import METRICS_FILE, read_metrics
 from train.sim.collectives import allreduce
@@ -270,15 +270,5 @@ def keep_steps(path: Path, steps: Sequence[MeasuredStep]) -> None:
     """Write the steps beside those of other runs that the file has."""
     sources = {step.source for step in steps}
     rows = [step for step in load_steps(path) if step.source not in sources] + list(steps)
-    write_file(path, _HEADER + yaml.safe_dump([asdict(row) for row in rows], sort_keys=False, width=120))
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file, and its folder if that is missing.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
-    with explain_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+    text = _HEADER + yaml.safe_dump([asdict(row) for row in rows], sort_keys=False, width=120)
+    write_text(path, text, makes_folder=True)

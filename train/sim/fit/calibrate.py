@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 
 from configs.errors import UserError
 from configs.table import csv_text, table
-from train.sim.conditions import write_file
+from logs.disk import write_text
 from train.sim.constants import CONSTANTS, Calibration, Constants, load_calibration
 from train.sim.fit.points import Point, PointForecast, forecast_point, point_rate, read_points
 from train.sim.time_to_train import predict_init
@@ -438,8 +438,8 @@ def _calibrate(paths: Sequence[Path], out: Path) -> str:
     points = read_points(paths[0])
     tree, hidden = calibrate(points)
     held_out = out.with_suffix(".heldout.csv")
-    write_file(out, _HEADER + yaml.safe_dump(tree, sort_keys=False, width=112))
-    write_file(held_out, held_out_csv(hidden))
+    write_text(out, _HEADER + yaml.safe_dump(tree, sort_keys=False, width=112), makes_folder=True)
+    write_text(held_out, held_out_csv(hidden))
     return f"{held_out_text(hidden, _COVERAGE)}\nwrote {out} and, row by row, {held_out}"
 
 
