@@ -7,10 +7,9 @@ from the checkpoint of the stopped run. Where speed is measured, the stopped run
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_options, exit_status, option, parse
+from configs.arguments import Parser, exit_status, parse
 from configs.outputs import guard_outputs
 
 _EPILOG = """\
@@ -29,18 +28,6 @@ a study of your own, here of three learning rates and two batches with three see
 ./run.sh keys study explains the keys."""
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``./run.sh sweep``."""
-
-    study: str
-    dry_run: bool = option("list the runs and their states", default=False)
-    runs: Path | None = option("folder of the runs (default: runs/STUDY)", metavar="DIR", type=Path)
-    output: Path | None = option(
-        "folder for the page, CSV and SVG (default: that of the runs)", metavar="DIR", type=Path
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study, or list its runs with ``--dry-run``.
 
@@ -48,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status, see `configs.arguments.exit_status`; also 1 for a cell that failed, and 128 + n if signal n
         stopped a run.
     """
-    return exit_status(lambda: _sweep(parse(_parser(), _Options, arguments)))
+    return exit_status(lambda: parse(_parser(), _sweep, arguments))
 
 
 def _parser() -> Parser:
@@ -59,11 +46,14 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", metavar="STUDY", help="a name in configs/studies or a YAML file")
-    add_options(parser, _Options)
+    parser.add_argument("--dry-run", action="store_true", help="list the runs and their states")
+    parser.add_argument("--runs", metavar="DIR", type=Path, help="folder of the runs (default: runs/STUDY)")
+    words = "folder for the page, CSV and SVG (default: that of the runs)"
+    parser.add_argument("--output", metavar="DIR", type=Path, help=words)
     return parser
 
 
-def _sweep(options: _Options) -> int:
+def _sweep(study: str, *, dry_run: bool, runs: Path | None, output: Path | None) -> int:
     # Imported here, so that --help works before anything is installed.
     from configs.load import resolve_path
     from configs.study import Study, load_study
@@ -73,17 +63,17 @@ def _sweep(options: _Options) -> int:
     from launch.submit.submission import submit_run
     from logs.disk import explain_disk_errors
 
-    study = load_study(options.study)
-    place = study.load(next(study.cells()))[1] if isinstance(study, Study) else study.base_cluster
-    runs = options.runs or resolve_path(place.paths.runs) / study.name
-    output = options.output or runs
-    if not options.dry_run:
+    loaded = load_study(study)
+    place = loaded.load(next(loaded.cells()))[1] if isinstance(loaded, Study) else loaded.base_cluster
+    runs = runs or resolve_path(place.paths.runs) / loaded.name
+    output = output or runs
+    if not dry_run:
         with explain_disk_errors(output):
             output.mkdir(parents=True, exist_ok=True)
-    if isinstance(study, Study):
-        return run_accuracy(study, runs, output, is_dry_run=options.dry_run, starter=launch_run)
+    if isinstance(loaded, Study):
+        return run_accuracy(loaded, runs, output, is_dry_run=dry_run, starter=launch_run)
     starter = launch_run if place.scheduler.kind == "none" else submit_run
-    return run_scaling(study, runs, output, is_dry_run=options.dry_run, starter=starter)
+    return run_scaling(loaded, runs, output, is_dry_run=dry_run, starter=starter)
 
 
 if __name__ == "__main__":
