@@ -1,10 +1,10 @@
 """The charts of a report, from the runs that it shows. A chart without data is left out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from logs.read.lines import to_number
-from logs.show.chart import Bar, BarChart, Captioned, LineChart, Series, Stretch
+from logs.show.chart import Bar, BarChart, Captioned, Chart, LineChart, Series, Stretch
 from logs.show.reported_run import Point, ReportedRun
 from logs.usage import Sample
 
@@ -27,12 +27,12 @@ def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
         ("Evaluation time, s", "Seconds of an evaluation"): "evaluation_s",
     }
     for (caption, title), name in curves.items():
-        yield from _with_data([Captioned(caption, _chart(title, "epochs", _curve(runs, name)))])
+        yield from _drawn(caption, _chart(title, "epochs", _curve(runs, name)))
     yield from utilisation({run.name: run.samples for run in runs})
-    yield from _with_data([Captioned("Where a step's time goes", _step_shares(runs))])
+    yield from _drawn("Where a step's time goes", _step_shares(runs))
     for draw in (_rank_times, _startup) if len(runs) <= _MOST_OWN_CHARTS else ():
         for run, chart in ((run, draw(run)) for run in runs):
-            yield from _with_data([Captioned(f"{chart.title}: {run.name}" if len(runs) > 1 else chart.title, chart)])
+            yield from _drawn(f"{chart.title}: {run.name}" if len(runs) > 1 else chart.title, chart)
 
 
 def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
@@ -44,25 +44,21 @@ def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     if len(runs) == 1:
         both = {"training": losses[runs[0].name], "validation": validated[runs[0].name]}
         by_epochs = {"Loss by epoch": both}
-    yield from _with_data(
-        [
-            Captioned("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", top1, targets, is_fitted=True)),
-            Captioned("Accuracy by time", _chart("Top-1 accuracy", seconds, top1, targets, is_fitted=True)),
-            *(
-                Captioned(caption, _chart("Loss", "epochs", curves, is_fitted=True))
-                for caption, curves in by_epochs.items()
-            ),
-            Captioned("Training loss by time", _chart("Loss", seconds, losses, is_fitted=True)),
-        ]
-    )
+    yield from _drawn("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", top1, targets, is_fitted=True))
+    yield from _drawn("Accuracy by time", _chart("Top-1 accuracy", seconds, top1, targets, is_fitted=True))
+    for caption, curves in by_epochs.items():
+        yield from _drawn(caption, _chart("Loss", "epochs", curves, is_fitted=True))
+    yield from _drawn("Training loss by time", _chart("Loss", seconds, losses, is_fitted=True))
 
 
 def _curve(runs: Sequence[ReportedRun], name: str) -> dict[str, list[Point]]:
     return {run.name: run.curves.get(name, []) for run in runs}
 
 
-def _with_data(figures: Iterable[Captioned]) -> Iterator[Captioned]:
-    return (figure for figure in figures if figure.chart.has_data)
+def _drawn(caption: str, chart: Chart) -> Iterator[Captioned]:
+    """Yield a chart with its caption, if there is a line or a bar to draw."""
+    if chart.has_data:
+        yield Captioned(caption, chart)
 
 
 def utilisation(samples: Mapping[str, Sequence[Sample]]) -> Iterator[Captioned]:
@@ -82,7 +78,7 @@ def utilisation(samples: Mapping[str, Sequence[Sample]]) -> Iterator[Captioned]:
             for number, (name, rows) in enumerate(lines.items())
             if any(found is not None for _, found in rows)
         ]
-        yield from _with_data([Captioned(caption, LineChart(caption, "seconds since the run was launched", series))])
+        yield from _drawn(caption, LineChart(caption, "seconds since the run was launched", series))
 
 
 def _chart(
