@@ -24,9 +24,6 @@ class RecordForm(Form):
     reader = "mxnet"
     source = re.compile(r".+ at index (?P<sample>\d+)")
 
-    def __init__(self, rec: Path, index: Path) -> None:
-        self.where, self.index = rec, index
-
     def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path = Path()) -> dict[str, Any]:
         """See `Form`."""
         index = self.index
@@ -62,8 +59,7 @@ class Packed(RecordForm):
     """One split of a packed data set, ``SPLIT.rec`` and ``SPLIT.idx``."""
 
     def __init__(self, folder: Path, split: SplitName) -> None:
-        super().__init__(folder / f"{split}.rec", folder / f"{split}.idx")
-        self._split = split
+        self.where, self.index, self._split = folder / f"{split}.rec", folder / f"{split}.idx", split
 
     def quick_problem(self, split: SplitManifest) -> str | None:
         """See `Form`: the lengths of the files are compared with the manifest."""
@@ -112,7 +108,7 @@ class PlacedRecords(RecordForm, Placed):
     suffix, keeps_order = ".idx", False
 
     def __init__(self, folder: Path, split: SplitName, place: InPlace) -> None:
-        Placed.__init__(self, folder, split, place)
+        super().__init__(folder, split, place)
         (name,) = place.train if split == "train" else place.eval
         self.where = Path(place.root) / name
 
