@@ -110,16 +110,9 @@ class Startup:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """Medians of a rank's times in a step."""
+    """Medians of a rank's times in a step, an entry of the list ``ranks`` in ``ranks.json``."""
 
     rank: int
     compute_median_s: _Seconds
     comm_wait_median_s: _Seconds
     input_wait_median_s: _Seconds
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The content of ``ranks.json``."""
-
-    ranks: Sequence[RankTimes] = ()

@@ -23,7 +23,7 @@ from logs.mlperf import RESULT_FILES
 from logs.read.files import logs_in
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
-from logs.usage import SAMPLES_FILE, USAGE_FILE, Ranks, Startup, read_samples, read_usage
+from logs.usage import SAMPLES_FILE, USAGE_FILE, RankTimes, Startup, read_samples, read_usage
 
 _TOLERANCE, _TIME_TOLERANCE_S = 1e-6, 1.0
 """A summary measures with a clock of its own, so its seconds differ a little from those of the log's events."""
@@ -119,7 +119,7 @@ def _readers() -> dict[str, Callable[[Path], object]]:
         ENVIRONMENT_FILE: lambda path: read_environment(path.parent),
         DATASET_FILE: read_object,
         STARTUP_FILE: partial(read_as, Startup),
-        RANKS_FILE: partial(read_as, Ranks),
+        RANKS_FILE: partial(read_as, dict[str, list[RankTimes]]),
         CLASSES_FILE: partial(read_as, ClassResults),
         USAGE_FILE: lambda path: read_usage(path.parent),
         SAMPLES_FILE: lambda path: read_samples(path.parent),

@@ -28,7 +28,7 @@ from logs.read.lines import to_number
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 from logs.slow_ranks import SLOW_RANKS
-from logs.usage import Ranks, RankTimes, Sample, Startup, read_samples
+from logs.usage import RankTimes, Sample, Startup, read_samples
 
 Point = tuple[Any, Any, Any]
 """(epoch, seconds since run_start, value), as a log has them: anything may be missing or of a wrong type."""
@@ -208,7 +208,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         classes=_or(read_classes, path, None),
         startup=_or(partial(read_as, Startup), path / STARTUP_FILE, Startup()),
         environment=_or(read_environment, path, {}),
-        ranks=_or(partial(read_as, Ranks), path / RANKS_FILE, Ranks()).ranks,
+        ranks=_or(lambda file: read_as(dict[str, list[RankTimes]], file).get("ranks", []), path / RANKS_FILE, []),
         samples=_or(read_samples, path, []),
         summary=summary,
         energy=_or(lambda folder: RunFolder(folder).summary().energy, path, None),
