@@ -51,11 +51,11 @@ def _export(*, run: Path, dest: Path | None, data: Path | None, names: str, last
     from train.export.exported_run import ExportedRun, with_checkpoint
     from train.export.formats import evaluate, export_network, names_of_torchvision
 
-    def choose() -> ExportedRun:
-        return ExportedRun.open(run, data, is_last=last)
-
     def write(opened: ExportedRun) -> tuple[Path, dict[str, Score]]:
         scores = {}
+        given = names_of_torchvision(opened.recipe.model) if names == "torchvision" else None
+        if not no_evaluation:
+            _prepare_images(opened)
         with opened.new_files(dest) as files:
             for name, predict in export_network(opened.recipe, opened.cluster, opened.checkpoint, files, given):
                 if no_evaluation:
@@ -66,11 +66,7 @@ def _export(*, run: Path, dest: Path | None, data: Path | None, names: str, last
             opened.describe(files, scores["trained"].row if scores else None)
         return files.parent, scores
 
-    opened = choose()
-    given = names_of_torchvision(opened.recipe.model) if names == "torchvision" else None
-    if not no_evaluation:
-        _prepare_images(opened)
-    folder, scores = with_checkpoint(choose, write)
+    folder, scores = with_checkpoint(lambda: ExportedRun.open(run, data, is_last=last), write)
     sys.stdout.write(f"{folder}\n")
     return int(any(abs(each.value - scores["trained"].value) > _MOST_OFF for each in scores.values()))
 

@@ -10,9 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime
-from PIL import Image, ImageOps
+try:
+    import numpy as np
+    import onnxruntime
+    from PIL import Image, ImageOps
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"error: {error}; pip install numpy pillow onnxruntime")
 
 
 class Classifier:
@@ -109,10 +114,17 @@ def _resized_centre(pixels: np.ndarray, resize: dict[str, Any], side: int) -> np
 
 
 def main(files: Sequence[str]) -> None:
-    """Print the three most probable classes of each image."""
+    """Print the three most probable classes of each image.
+
+    Raises:
+        SystemExit: A file is missing or no image; it is named.
+    """
     classifier = Classifier(Path(__file__).parent)
     for file in files:
-        (row,) = classifier.probabilities([file])
+        try:
+            (row,) = classifier.probabilities([file])
+        except (OSError, SyntaxError) as error:  # the latter from Pillow, of a damaged PNG
+            sys.exit(f"error: {file}: {getattr(error, 'strerror', None) or 'no image that Pillow can read'}")
         best = [f"{classifier.class_name(int(each))} {row[each]:.4f}" for each in row.argsort()[::-1][:3]]
         print(f"{file}: {', '.join(best)}")
 

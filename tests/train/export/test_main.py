@@ -95,6 +95,17 @@ def test_the_program_beside_the_network_gives_the_accuracy_that_the_export_claim
     found = [int(line.split(": ")[1].split()[0]) for line in done.stdout.splitlines()]
     claimed = json.loads((alone / "network.json").read_text(encoding="utf-8"))["score"]
     assert (claimed["total"], len(found)) == (599, 599)
+    command = [sys.executable, "-I", "alone/classify.py"]
+    for words, told in (
+        ("nosuch.jpg", "No such file or directory"),
+        ("alone/network.json", "no image that Pillow can read"),
+    ):
+        refused = subprocess.run([*command, words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (refused.returncode, refused.stderr) == (1, f"error: {words}: {told}\n")
+    bare = subprocess.run(
+        [sys.executable, "-I", "-S", *command[2:], "x"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (bare.returncode, bare.stderr.count("\n"), "pip install" in bare.stderr) == (1, 1, True)
     # docs/predict.md allows one image of 599: another kernel may round a sum otherwise.
     assert abs(sum(a == b for a, b in zip(found, split.labels, strict=True)) - claimed["correct"]) <= 1
 
@@ -256,7 +267,7 @@ def test_a_damaged_best_checkpoint_is_refused_with_remedies_that_work(
     (later := newest.with_name("step-00000099.ckpt")).write_bytes(newest.read_bytes()[:-1])
     assert main(words) == 0
     told = capsys.readouterr().err
-    assert (f"warning: {later}: damaged" in told, f"; {newest.name} is taken\n" in told) == (True, True)
+    assert (told.count(f"warning: {later}: damaged"), f"; {newest.name} is taken\n" in told) == (1, True)
 
 
 @pytest.mark.slow
