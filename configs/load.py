@@ -262,8 +262,8 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
     if not is_file(path):
         raise _no_file(kind, name)
     tree = deepcopy(_parse_once(_read_text(path), str(path)))
-    if isinstance(tree, dict) and {kind, "recipe", "cluster"} <= tree.keys():
-        tree = tree[kind]
+    if isinstance(tree, dict) and {kind, "recipe", "cluster"} <= tree.keys() and isinstance(tree[kind], dict):
+        tree = tree[kind]  # A study has names there.
     if not isinstance(tree, dict):
         raise UserError(f"{path}: a {kind} is a block of keys, and the file holds none; see ./run.sh keys {kind}")
     return tree

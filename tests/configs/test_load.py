@@ -157,6 +157,10 @@ def test_only_the_config_of_a_run_brings_its_cluster(tmp_path: Path) -> None:
     path.write_text("recipe: {name: x}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"^recipe: got \['recipe'\], allowed: the keys of a recipe"):
         load_recipe(str(path))
+    with pytest.raises(
+        ConfigError, match=r"^recipe: got \['title', .*\], allowed: the keys of a recipe; give such a file"
+    ):
+        load_recipe("configs/studies/chainermn.yaml")
 
 
 @pytest.mark.parametrize(
