@@ -226,6 +226,12 @@ def _tell_waiting(its: Ending) -> _Told:
     return {"step": its.step[0], "message": words}
 
 
+def _tell_launcher(its: Ending) -> _Told:
+    launcher, status = its.folder.cluster.launcher, its.outcome.exit_status
+    where = "" if launcher == "local" or status in _SIGNAL_STATUSES else f"; {launcher}'s own lines say why"
+    return f"the launcher ended with status {status}{where}"
+
+
 _CAUSES: Sequence[tuple[Callable[[Ending], object], Callable[[Ending], _Told]]] = (
     (
         lambda its: its.outcome.lost_server is not None and not its.outcome.interrupted_by,
@@ -252,7 +258,7 @@ _CAUSES: Sequence[tuple[Callable[[Ending], object], Callable[[Ending], _Told]]] 
         lambda its: its.outcome.exit_status == _LOST_DAEMON,
         lambda _: f"the launcher ended with status {_LOST_DAEMON}; mpirun has lost a host, or the network to it",
     ),
-    (lambda _: True, lambda its: f"the launcher ended with status {its.outcome.exit_status}"),
+    (lambda _: True, _tell_launcher),
 )
 """The causes of a run's end in their order: when a cause holds, and what it tells."""
 

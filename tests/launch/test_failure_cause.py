@@ -147,6 +147,14 @@ def test_no_rank_is_named_where_none_failed(
     assert Ending(_folder(tmp_path), outcome, rows).cause == cause
 
 
+@pytest.mark.parametrize(("status", "where"), [(1, "; mpirun's own lines say why"), (137, "")])
+def test_a_launcher_that_starts_no_rank_is_named_unless_a_signal_ended_it(
+    status: int, where: str, tmp_path: Path
+) -> None:
+    told = Ending(_folder(tmp_path, *MPI), Outcome(status), []).cause["message"]
+    assert told == f"the launcher ended with status {status}{where}"
+
+
 def test_the_host_of_a_rank_without_a_report_comes_from_the_rank_script(tmp_path: Path) -> None:
     ending = Ending(_folder(tmp_path, *MPI), Outcome(1, ((0, 1),)), [ECHO])
     for text, host in (("", "an unknown host"), ("1", "an unknown host"), ("0 a\n", "an unknown host"), ("1 b\n", "b")):
