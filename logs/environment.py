@@ -17,8 +17,9 @@ from pydantic import BaseModel
 
 from configs.load import ROOT
 from configs.machine_limits import usable_cores
+from configs.reading import is_file
 from configs.resume_check import COMPARED_VARIABLES, arithmetic_changes, arithmetic_of
-from logs.disk import found_object, read_as, write_json
+from logs.disk import explain_disk_errors, found_object, read_as, write_json
 from logs.redaction import is_secret, redact_lines
 
 ENVIRONMENT_FILE = "environment.json"
@@ -94,6 +95,12 @@ def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
     surroundings = environment()
     surroundings["variables"] |= {name: value for name, value in variables.items() if not is_secret(name, value)}
     before = found_object(path)
+    if not before and is_file(path):
+        sys.stderr.write(
+            f"warning: {path}: damaged; whether code and packages are still those of before is not known\n"
+        )
+        with explain_disk_errors(path):
+            path.rename(f"{path}.damaged")
     command = before.get("command")  # the one that began the run
     surroundings["command"] = command if isinstance(command, str) else command_given(sys.orig_argv)
     earlier = _earlier_attempts(before)

@@ -219,6 +219,17 @@ def test_the_code_the_packages_and_the_host_of_every_attempt_are_kept(tmp_path: 
     assert {key: earlier[key] for key in (*begun, "hostname")} == {**begun, "hostname": "node1"}
 
 
+def test_a_damaged_record_of_the_attempt_before_is_named_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / ENVIRONMENT_FILE
+    path.write_bytes(b'{"git": {"commit": "')
+    assert write_environment(tmp_path, {}) == []
+    assert f"warning: {path}: damaged; " in capsys.readouterr().err
+    assert Path(f"{path}.damaged").read_bytes() == b'{"git": {"commit": "'
+    assert _recorded(tmp_path)["packages"]
+
+
 def test_a_program_that_does_not_end_has_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*_: object, timeout: float, **__: object) -> None:
         raise subprocess.TimeoutExpired("git", timeout)
