@@ -212,6 +212,8 @@ def in_words(error: Exception) -> str:
     if not isinstance(error, ImportError):
         return str(error)
     remedy = "the program or its .venv was moved or changed meanwhile; put it back, then repeat the command"
+    if sys.prefix == sys.base_prefix:
+        remedy = "this Python is not that of .venv; start the program by ./run.sh VERB, which takes that one"
     return f"{' '.join(str(error).split())}: {remedy}"
 
 

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from configs.errors import REFUSED_STATUS, UserError
-from configs.load import load_both, load_run
+from configs.load import ROOT, load_both, load_run
 from configs.rank_variables import rank_environment
 from configs.registry import has_engine
 from configs.schema import Cluster
@@ -452,6 +454,12 @@ def test_neither_a_recipe_nor_a_run_and_weights_for_a_run_that_has_its_own_are_r
     for words, told in (([], "RECIPE is missing"), (["digits", "--from", "a", "--resume", "b"], "--from begins a new")):
         assert main(["train", *words]) == 2
         assert capsys.readouterr().err.startswith(f"error: {told}")
+
+
+def test_a_python_without_the_programs_packages_is_led_to_the_command() -> None:
+    command = [os.path.realpath(sys.executable), "-ES", "-m", "launch", "train", "digits"]  # that of no environment
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n"), "start the program by ./run.sh" in done.stderr) == (2, 1, True)
 
 
 @pytest.mark.medium
