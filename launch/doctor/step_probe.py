@@ -6,9 +6,10 @@ import resource
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from configs.load import resolve_path
@@ -34,33 +35,7 @@ _SHARED = 0.25
 _BLOCK_S, _MOST_REPEATS = 0.2, 50
 """A sample is the mean of steps that take so long together, because a thread may wake up some milliseconds late."""
 
-
-@dataclass
-class _Parts:
-    """The parts of a step in the same order on every rank.
-
-    Attributes:
-        communicator: Connects the ranks.
-        on_part: Called before each part, so that the report of a rank that fails or hangs says where.
-        facts: What is known so far.
-    """
-
-    communicator: Communicator
-    on_part: Callable[[StepFacts], object]
-    facts: StepFacts = field(default_factory=StepFacts)
-
-    def note(self, **facts: Any) -> None:
-        """Add to the facts."""
-        self.facts = replace(self.facts, **facts)
-
-    def begin(self, name: str) -> None:
-        """Tell that a part begins."""
-        self.note(part=name)
-        self.on_part(self.facts)
-
-    def longest(self, seconds: float) -> float:
-        """Wait for all ranks, so that they begin together what follows; return the seconds of the slowest one."""
-        return max(self.communicator.gather(f"doctor: {self.facts.part}", int(1e6 * seconds))) / 1e6
+_Actions = dict[str, Callable[[], object]]
 
 
 def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
@@ -80,112 +55,135 @@ def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
         cluster: The machines that were started.
         identity: This rank.
         communicator: Connects the ranks.
-        on_part: Called with the facts so far before each part.
+        on_part: Called with the facts so far before each part, so that the report of a rank that fails or hangs says
+            where, and whenever there are more.
         times: How often to take the samples, one set after another.
         accept_s: For an acceptance, the seconds for the samples; the way to other nodes is timed, too. If None, this is
             no acceptance.
     """
-    parts = _Parts(communicator, on_part)
-    parts.begin("network")
-    rank = open_rank(recipe, cluster, identity, connect=lambda *_: communicator)
-    source, batch = _real_batch(rank, parts) or (None, rank.random_batch())
-    parts.begin("warm-up")
+    on_part(StepFacts("network"))
+    parts = _Parts(open_rank(recipe, cluster, identity, connect=lambda *_: communicator), on_part)
+    rank, engine = parts.rank, parts.engine
+    source, batch = parts.real_batch() or (None, rank.random_batch())
+    parts.note(part="warm-up")
     rank.warm_up()
-    rank.parts.engine.finish()
-    _time_buckets(rank, parts)
-    parts.begin("evaluation")  # The memory of a run is that with an evaluation.
+    engine.finish()
+    parts.time_buckets()
+    parts.note(part="evaluation")  # The memory of a run is that with an evaluation.
     rank.parts.model.network.inference()(batch.images)
-    rank.parts.engine.finish()
-    _sample(rank, parts, batch, source, times=times, sampling_s=_SAMPLING_S if accept_s is None else accept_s)
+    engine.finish()
+    parts.sample(batch, source, times=times, sampling_s=_SAMPLING_S if accept_s is None else accept_s)
     if accept_s is not None:
-        parts.begin("links")
-        parts.note(links_s=time_links(rank.parts.engine, communicator, cluster, identity))
+        parts.note(part="links")
+        parts.note(links_s=time_links(engine, communicator, cluster, identity))
     if source is not None:
         source.close()
     return replace(parts.facts, memory_bytes=_used_bytes(cluster, identity), has_ended=True)
 
 
-def _time_buckets(rank: ProbedRank, parts: _Parts) -> None:
-    """Note size and time of the reduction of each bucket alone, the median of some rounds."""
-    engine, gradients = rank.parts.engine, rank.parts.model.network.gradients
-    width = 4 if rank.parts.cluster.sum_precision == "float32" else 2
-    sizes: list[int] = []
-    medians_s: list[float] = []
-    for number, bucket in enumerate(rank.parts.model.buckets.order):
-        name, arrays = f"reduction of bucket {number}", [gradients[index] for index in bucket]
-        parts.begin(name)
+class _Parts:
+    """The parts of a step, in the same order on every rank; the arguments are those of `probe_step`."""
 
-        def reduce(name: str = name, arrays: list[Any] = arrays) -> None:
-            parts.communicator.reduce(name, arrays)
-            parts.communicator.complete()
+    def __init__(self, rank: ProbedRank, on_part: Callable[[StepFacts], object]) -> None:
+        self.rank, self.engine, self._communicator = rank, rank.parts.engine, rank.parts.communicator
+        self._on_part, self.facts = on_part, StepFacts()
 
-        times = []
-        for _ in range(_BUCKET_ROUNDS):
-            times.append(_seconds(engine, reduce))
-            parts.longest(times[-1])
-        sizes.append(width * sum(math.prod(each.shape) for each in arrays))
-        medians_s.append(statistics.median(times))
-    parts.note(buckets_bytes=sizes, buckets_s=medians_s)
+    def note(self, **facts: Any) -> None:
+        """Add to the facts, and tell them; a new ``part`` begins."""
+        self.facts = replace(self.facts, **facts)
+        self._on_part(self.facts)
 
+    def _longest(self, seconds: float) -> float:
+        """Wait for all ranks, so that they begin together what follows; return the seconds of the slowest one."""
+        return max(self._communicator.gather(f"doctor: {self.facts.part}", int(1e6 * seconds))) / 1e6
 
-def _sample(
-    rank: ProbedRank,
-    parts: _Parts,
-    batch: TrainingBatch,
-    source: TrainingSource | None,
-    *,
-    times: int,
-    sampling_s: float,
-) -> None:
-    """Take rounds of samples: in each, first every rank's own work, without the others, then the work of all together.
+    def real_batch(self) -> tuple[TrainingSource, TrainingBatch] | None:
+        """Return this rank's stream of images and the first batch of it; None if a rank does not see the data set."""
+        recipe, cluster = self.rank.parts.recipe, self.rank.parts.cluster
+        images = form_of(resolve_path(cluster.paths.data) / recipe.data.name, "train")
+        is_packed = images.where.exists() and images.index.exists()
+        is_missing = cluster.rehearsal is not None or (isinstance(self.rank.images, PackedImages) and not is_packed)
+        if any(self._communicator.gather("doctor: data set", int(is_missing))):
+            return None
+        self.note(part="first batch")
+        source = self.rank.open_images()
+        return source, source.next_batch()
 
-    What all do together is sampled less often where it takes long, and only in the first set: nodes are judged by their
-    own work, and ranks that share cores, as in a rehearsal, may compute fast and sum slowly.
-    """
-    engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
-    images, steps = engine.to_host(batch.images), rank.steps(open_repeated(batch))
+    def _sum(self, name: str, arrays: Sequence[Any]) -> None:
+        self._communicator.reduce(name, arrays)
+        self._communicator.complete()
 
-    def compute() -> None:
-        for _ in range(rank.parts.plan.accumulation_steps):
-            passes["forward"]()
-            passes["backward"]()
-        if not rank.parts.recipe.optimizer.is_shared:  # it waits for the other ranks
-            passes["update"]()
+    def time_buckets(self) -> None:
+        """Note size and time of the reduction of each bucket alone, the median of some rounds."""
+        gradients = self.rank.parts.model.network.gradients
+        width = 4 if self.rank.parts.cluster.sum_precision == "float32" else 2
+        sizes: list[int] = []
+        medians_s: list[float] = []
+        for number, bucket in enumerate(self.rank.parts.model.buckets.order):
+            arrays = [gradients[index] for index in bucket]
+            self.note(part=f"reduction of bucket {number}")
+            times = []
+            for _ in range(_BUCKET_ROUNDS):
+                times.append(_seconds(self.engine, partial(self._sum, self.facts.part, arrays)))
+                self._longest(times[-1])
+            sizes.append(width * sum(math.prod(each.shape) for each in arrays))
+            medians_s.append(statistics.median(times))
+        self.note(buckets_bytes=sizes, buckets_s=medians_s)
 
-    def allreduce() -> None:
-        reduce_once(model, parts.communicator)
-        parts.communicator.complete()
+    def _actions(self, batch: TrainingBatch, source: TrainingSource | None) -> tuple[_Actions, _Actions]:
+        """Return the parts of a step: every rank's own work, and the work of all together."""
+        rank, passes = self.rank, self.rank.passes(batch)
+        images, steps = self.engine.to_host(batch.images), rank.steps(open_repeated(batch))
 
-    own: dict[str, Callable[[], object]] = {"compute": compute, "copy": lambda: engine.from_host(images)}
-    if source is not None:
-        own["input"] = source.next_batch
-    shared: dict[str, Callable[[], object]] = {"allreduce": allreduce, "step": lambda: steps(1)}
-    repeats, longest_s, taken = {}, {}, {}
-    for name, action in {**own, **shared}.items():
-        parts.begin(name)
-        parts.longest(_seconds(engine, action))  # The first time compiles, and allocates memory.
-        taken[name] = [_seconds(engine, action)]
-        longest_s[name] = parts.longest(taken[name][0])
-        repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s[name], 1e-6)))
+        def compute() -> None:
+            for _ in range(rank.parts.plan.accumulation_steps):
+                passes["forward"]()
+                passes["backward"]()
+            if not rank.parts.recipe.optimizer.is_shared:  # it waits for the other ranks
+                passes["update"]()
 
-    def rounds_in(seconds: float, actions: dict[str, Callable[[], object]]) -> int:
-        return int(seconds / sum(repeats[name] * longest_s[name] for name in actions))
+        def allreduce() -> None:
+            reduce_once(rank.parts.model, self._communicator)
+            self._communicator.complete()
 
-    parts.begin("samples")
-    most = int(_SAMPLES * sampling_s / _SAMPLING_S)
-    together = min(most, rounds_in(_SHARED * sampling_s, shared))
-    alone = min(most, rounds_in((1 - _SHARED) * sampling_s, own))
-    for number in range(times * alone):
-        for actions in (own, shared) if number < together else (own,):
-            values = {name: _seconds(engine, action, repeats[name]) for name, action in actions.items()}
-            for name, value in values.items():
-                taken[name].append(value)
-            parts.longest(sum(values.values()))
-    # The first values only told how long a sample is, unless there was no time for others.
-    parts.note(
-        images=rank.parts.plan.global_batch_size,
-        samples={name: values[1:] or values * times for name, values in taken.items()},
-    )
+        own: _Actions = {"compute": compute, "copy": lambda: self.engine.from_host(images)}
+        if source is not None:
+            own["input"] = source.next_batch
+        return own, {"allreduce": allreduce, "step": lambda: steps(1)}
+
+    def sample(self, batch: TrainingBatch, source: TrainingSource | None, *, times: int, sampling_s: float) -> None:
+        """Take rounds of samples: first every rank's own work, without the others, then the work of all together.
+
+        What all do together is sampled less often where it takes long, and only in the first set: nodes are judged by
+        their own work, and ranks that share cores, as in a rehearsal, may compute fast and sum slowly.
+        """
+        engine, (own, shared) = self.engine, self._actions(batch, source)
+        repeats, longest_s, taken = {}, {}, {}
+        for name, action in {**own, **shared}.items():
+            self.note(part=name)
+            self._longest(_seconds(engine, action))  # The first time compiles, and allocates memory.
+            taken[name] = [_seconds(engine, action)]
+            longest_s[name] = self._longest(taken[name][0])
+            repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s[name], 1e-6)))
+
+        def rounds_in(seconds: float, actions: _Actions) -> int:
+            return int(seconds / sum(repeats[name] * longest_s[name] for name in actions))
+
+        self.note(part="samples")
+        most = int(_SAMPLES * sampling_s / _SAMPLING_S)
+        together = min(most, rounds_in(_SHARED * sampling_s, shared))
+        alone = min(most, rounds_in((1 - _SHARED) * sampling_s, own))
+        for number in range(times * alone):
+            for actions in (own, shared) if number < together else (own,):
+                values = {name: _seconds(engine, action, repeats[name]) for name, action in actions.items()}
+                for name, value in values.items():
+                    taken[name].append(value)
+                self._longest(sum(values.values()))
+        # The first values only told how long a sample is, unless there was no time for others.
+        self.note(
+            images=self.rank.parts.plan.global_batch_size,
+            samples={name: values[1:] or values * times for name, values in taken.items()},
+        )
 
 
 def _seconds(engine: Engine, action: Callable[[], object], repeats: int = 1) -> float:
@@ -196,20 +194,6 @@ def _seconds(engine: Engine, action: Callable[[], object], repeats: int = 1) -> 
         action()
         spent_s += engine.finish() - begin
     return spent_s / repeats
-
-
-def _real_batch(rank: ProbedRank, parts: _Parts) -> tuple[TrainingSource, TrainingBatch] | None:
-    """Return this rank's stream of images and the first batch of it; None if a rank does not see the data set."""
-    recipe, cluster = rank.parts.recipe, rank.parts.cluster
-    images = form_of(resolve_path(cluster.paths.data) / recipe.data.name, "train")
-    is_packed = images.where.exists() and images.index.exists()
-    is_missing = cluster.rehearsal is not None or (isinstance(rank.images, PackedImages) and not is_packed)
-    if any(parts.communicator.gather("doctor: data set", int(is_missing))):
-        return None
-
-    parts.begin("first batch")
-    source = rank.open_images()
-    return source, source.next_batch()
 
 
 def _used_bytes(cluster: Cluster, identity: Identity) -> int | None:
