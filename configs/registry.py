@@ -97,7 +97,7 @@ class EngineEntry(NamedTuple):
 
 ENGINES: Mapping[str, EngineEntry] = {
     "mxnet": EngineEntry(
-        module="train.engine.mxnet",
+        module="train.engine.mxnet.engine",
         packages=("mxnet",),
         title="MXNet",
         distributions=("mxnet", "mxnet-cu112"),

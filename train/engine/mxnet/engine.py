@@ -220,6 +220,9 @@ class MxnetEngine(Engine):
         return read_operators(json.loads(path.read_text(encoding="utf-8")))
 
 
+open_engine = MxnetEngine
+
+
 def read_operators(profile: dict[str, Any]) -> list[Operator]:
     """Return the operators in a file of MXNet's profiler, ordered by their beginnings."""
     # A begin is followed by its own end, whatever runs beside it; a second pair ("b", "e") repeats each.
