@@ -40,10 +40,8 @@ class Network:
     @cached_property
     def constants(self) -> tuple[Parameter, ...]:
         """Return all tensors of frozen layers, first layer first."""
-        made: list[Parameter] = []
-        for layer in self.layers:
-            made += [*layer.parameters, *layer.statistics] if layer.is_frozen else []
-        return tuple(made)
+        frozen = [layer for layer in self.layers if layer.is_frozen]
+        return tuple(each for layer in frozen for each in (*layer.parameters, *layer.statistics))
 
     @property
     def num_parameters(self) -> int:

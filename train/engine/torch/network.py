@@ -10,6 +10,7 @@ With layout NHWC, images arrive as [N, H, W, C], and weights and activations hav
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ class TrainedNetwork(TrainableNetwork):
         self._arrived: Callable[[int], None] | None = None
         self._leaves_gradients = False
         for index, leaf in enumerate(self._leaves.values()):
-            leaf.register_post_accumulate_grad_hook(self._receiver(index))
+            leaf.register_post_accumulate_grad_hook(partial(self._receive, index))
         self._allocate_statistics()
         self._allocate_constants()
 
@@ -144,9 +145,7 @@ class TrainedNetwork(TrainableNetwork):
     def _allocate_constants(self) -> None:
         """Make the tensors of frozen layers, in float32 and as the network computes with them."""
         for each in self.network.constants:
-            made = torch.zeros(each.shape, device=self._device)
-            if self._is_nhwc and made.ndim == _IMAGE_AXES:
-                made = made.to(memory_format=torch.channels_last)
+            made = self._stored(torch.zeros(each.size, device=self._device), each)
             self._constants[each.name] = made
             self._held_constants[each.name] = made.to(torch.float32 if each.is_norm else self._dtype)
         self._tensors = {**self._leaves, **self._held_constants}
@@ -290,23 +289,18 @@ class TrainedNetwork(TrainableNetwork):
         self._collect()
         self._bound_queue()
 
-    def _receiver(self, index: int) -> Callable[[Array], None]:
-        """Return the hook that takes a gradient out of the graph."""
-
-        def receive(leaf: Array) -> None:
-            gradient, leaf.grad = leaf.grad, None
-            assert gradient is not None
-            if self._leaves_gradients:
-                self._gradients[index] = gradient
-                self._announce(index)
-                return
+    def _receive(self, index: int, leaf: Array) -> None:
+        """Take a gradient out of the graph, as the hook of its leaf."""
+        gradient, leaf.grad = leaf.grad, None
+        assert gradient is not None
+        if self._leaves_gradients:
+            self._gradients[index] = gradient
+        else:
             self._fresh[gradient.dtype].append((self._gradients[index], gradient))
             self._fresh_bytes += gradient.nbytes
             if self._fresh_bytes >= _GATHERED_BYTES:
                 self._collect()
-            self._announce(index)
-
-        return receive
+        self._announce(index)
 
     def leave_gradients(self) -> None:
         # Where ranks or micro-batches are summed, the sums have memory of their own.
