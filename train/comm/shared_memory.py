@@ -39,28 +39,22 @@ class TensorQueue:
     """The `ArrayQueue` of PyTorch's tensors on a CPU, which are computed when they are handed over."""
 
     def __init__(self) -> None:
-        self._pending: list[Future[None]] = []
+        self._pending: list[Future[Exception | None]] = []
 
     def start(
         self, name: str, arrays: Sequence[Any], priority: int, begin: Callable[[Sequence[np.ndarray], Done], None]
     ) -> None:
         """Begin at once."""
-        result: Future[None] = Future()
-        self._pending.append(result)
+        end: Future[Exception | None] = Future()
+        self._pending.append(end)
         assert all(map(is_dense, arrays)), "a view of these has gaps"
-        begin([flattened([array]).numpy() for array in arrays], partial(_settle, result))
+        begin([flattened([array]).numpy() for array in arrays], end.set_result)
 
     def complete(self) -> None:
         """Wait for the sums on the host, since PyTorch's CPU has no queue that could."""
         while self._pending:
-            self._pending.pop().result()
-
-
-def _settle(result: Future[None], error: Exception | None) -> None:
-    if error is None:
-        result.set_result(None)
-    else:
-        result.set_exception(error)
+            if error := self._pending.pop().result():
+                raise error
 
 
 def connect(communication: Communication, identity: Identity, ledger: Ledger) -> Communicator:
@@ -109,10 +103,11 @@ class SharedMemoryCommunicator(Communicator):
         """Sum a table of zeros in which each rank has filled its row; tables of one size share a bucket."""
         table = np.zeros((self.world_size, len(row)), np.uint8)
         table[self._rank] = np.frombuffer(row, np.uint8)
-        result: Future[None] = Future()
+        end: Future[Exception | None] = Future()
         bucket = self._bucket(f"rows of {len(row)}", [table.size], "uint8")
-        self._thread.sum(self._thread.turn(), bucket, [table.reshape(-1)], partial(_settle, result))
-        result.result()
+        self._thread.sum(self._thread.turn(), bucket, [table.reshape(-1)], end.set_result)
+        if error := end.result():
+            raise error
         return [each.tobytes() for each in table]
 
     def _queue_of(self, array: Any) -> ArrayQueue:
