@@ -15,18 +15,7 @@ from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import StageError, stopwatch
 from launch.setup.gpu import NEEDS, search_gpus
-from launch.setup.layout import (
-    CURRENT,
-    ENGINES,
-    EXTRAS,
-    MACHINES,
-    NEWEST_PYTHON,
-    REPLACED,
-    ROOT,
-    Engine,
-    Kind,
-    Variant,
-)
+from launch.setup.layout import CURRENT, ENGINES, EXTRAS, REPLACED, ROOT, Engine, Kind, Variant, runs_here
 from launch.setup.site import choose_base
 from launch.setup.stages import make_stages
 from launch.setup.state import (
@@ -259,11 +248,6 @@ def _engines_with(remembered: Kind, options: Options) -> tuple[Engine, ...]:
     if wanted is None:
         raise UserError(f"an environment for GPUs has one engine: name it with --engine, {' or '.join(ENGINES)}")
     return (wanted,)
-
-
-def runs_here(engine: Engine) -> bool:
-    """Return whether the engine has a build for this Python and this processor."""
-    return sys.version_info[:2] <= NEWEST_PYTHON[engine] and platform.machine() in MACHINES[engine]
 
 
 def _plan(kind: Kind, extras: Collection[str]) -> tuple[list[Stage], list[Stage]]:

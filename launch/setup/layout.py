@@ -1,5 +1,6 @@
 """The folders and files that set-up reads and writes, and what an environment is for. Imports nothing of ours."""
 
+import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,12 @@ NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 12), "torch": (3, 1
 
 MACHINES: dict[Engine, tuple[str, ...]] = {"mxnet": ("x86_64",), "torch": ("x86_64", "aarch64")}
 """The processors for which each engine and its DALI have wheels, as ``uname -m`` names them."""
+
+
+def runs_here(engine: Engine) -> bool:
+    """Return whether the engine has a build for this Python and this processor."""
+    return sys.version_info[:2] <= NEWEST_PYTHON[engine] and platform.machine() in MACHINES[engine]
+
 
 EXTRAS = {
     "test": "tools for tests and checks",

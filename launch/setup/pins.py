@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 from launch.setup.layout import LOCKS, Environment, Lock
 
-HOROVOD = "horovod==0.28.1"
-"""Not in pyproject.toml: pip would build it in isolation, where it finds neither MXNet nor a usable CMake."""
-
 TOOLS = ("cmake", "setuptools", "wheel")
 """The packages that build others, which set-up installs first."""
 
@@ -41,10 +38,15 @@ class Pin(NamedTuple):
         return self.line.partition(" --hash=")[0]
 
 
-HOROVOD_PIN = Pin(
-    "horovod", f"{HOROVOD} --hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0", frozenset()
+HOROVOD = Pin(
+    "horovod",
+    "horovod==0.28.1 --hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0",
+    parents=frozenset(),
 )
-"""The digest is that of the sources, which is all that there is of this version."""
+"""Not in pyproject.toml: pip would build it in isolation, where it finds neither MXNet nor a usable CMake.
+
+The digest is that of the sources, which is all that there is of this version.
+"""
 
 
 def read_pins(lock: Lock) -> list[Pin]:

@@ -10,16 +10,7 @@ from pathlib import Path
 from launch.setup.child import Command, StageError
 from launch.setup.horovod import build_environment, check_code, link_nvidia_libraries
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
-from launch.setup.pins import (
-    HOROVOD,
-    HOROVOD_PIN,
-    TOOLS,
-    locked,
-    named_by,
-    named_by_extra,
-    read_pins,
-    write_constraints,
-)
+from launch.setup.pins import HOROVOD, TOOLS, locked, named_by, named_by_extra, read_pins, write_constraints
 from launch.setup.site import stages_over_base
 from launch.setup.state import digest, remove_folder
 from launch.setup.work import GB, Stage, Work
@@ -73,7 +64,7 @@ def _mxnet_stages(variant: Variant) -> list[Stage]:
 def _horovod_stage(variant: Variant) -> Stage:
     parts = ["Gloo", *(["NCCL"] if variant == "gpu" else [])]
     mxnet = "mxnet-cu112" if variant == "gpu" else "mxnet"
-    built_from = [HOROVOD, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
+    built_from = [HOROVOD.version, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
     title = f"Horovod for MXNet with {', '.join(parts)}, and MPI where it is: compiled here, about 3 minutes"
     return Stage("horovod", title, digest(built_from), GB, _build_horovod)
 
@@ -151,7 +142,7 @@ def _begin_horovod(work: Work) -> None:
     options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--no-binary=horovod", "--progress-bar=off"]
     pip = [str(work.environment.python), "-m", "pip", "--no-input", "wheel", "-v", f"--wheel-dir={folder}", *options]
     variables = {**_horovod_variables(work), "TMPDIR": str(folder)}
-    words = [*pip, *work.pinned([HOROVOD_PIN], folder)]
+    words = [*pip, *work.pinned([HOROVOD], folder)]
     command = Command(words, log=log, environment=variables, lock=work.lock)
     work.begun["horovod"] = command
     # CMake imports MXNet, which imports whatever else it finds: no package may be half installed by pip just then.

@@ -8,7 +8,7 @@ from configs.errors import UserError
 from launch.setup.checks import find_problems
 from launch.setup.child import stopwatch
 from launch.setup.layout import DOWNLOADING, EXTRAS, Engine, Kind
-from launch.setup.pins import HOROVOD_PIN, TOOLS, closure, locked, named_by, named_by_extra, write_constraints
+from launch.setup.pins import HOROVOD, TOOLS, closure, locked, named_by, named_by_extra, write_constraints
 from launch.setup.stages import install_project, install_tools, make_venv
 from launch.setup.state import only_one, remove_folder
 from launch.setup.work import GB, Work
@@ -85,5 +85,5 @@ def _fetch_all(work: Work, folder: Path) -> None:
         torch = [*write_constraints(environment, lock), *locked(lock, "torch")]
         work.pip("download", [*into, *torch], "download-torch")
     if lock == "mxnet":
-        horovod = ["--no-deps", "--no-binary=horovod", *work.pinned([HOROVOD_PIN])]
+        horovod = ["--no-deps", "--no-binary=horovod", *work.pinned([HOROVOD])]
         work.pip("download", [*into, *horovod], "download-horovod")
