@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -36,6 +36,7 @@ from launch.submit.schedulers import SCHEDULERS
 from logs.claims import job_id
 from logs.disk import explain_disk_errors
 from logs.folder import CONFIG_FILE, RunFolder
+from logs.metrics import MetricsFollower
 from logs.nodes import NodeScore
 from train.plan.document import plan_document
 
@@ -290,10 +291,9 @@ def _remember(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) ->
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:  # in one piece, as other jobs may do the same
                 file.write(f"{json.dumps(row)}\n")
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            rows = [row for row in MetricsFollower(path).read() if row.get("cluster") == cluster.name][-_LAST:]
     except UserError as error:
         return [CheckResult("WARN", "history", str(error))]
-    rows = _rows(lines, cluster.name)[-_LAST:]
     results = []
     for host in (node.host for node in nodes):
         found = [(each["job"], slow) for each in rows for slow in each["slow"] if slow["host"] == host]
@@ -303,13 +303,3 @@ def _remember(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) ->
             words = f"slow in {len(found)} of the last {len(rows)} checks, in {parts}, by up to {worst:.1f} %"
             results.append(CheckResult("WARN", "history", words, "have the node repaired, or leave it out", (host,)))
     return results
-
-
-def _rows(lines: Sequence[str], cluster_name: str) -> list[Mapping[str, Any]]:
-    rows = []
-    for line in lines:
-        with suppress(ValueError, TypeError, KeyError):
-            row = json.loads(line)
-            if row["cluster"] == cluster_name:
-                rows.append(row)
-    return rows
