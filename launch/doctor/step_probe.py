@@ -5,7 +5,6 @@ import os
 import resource
 import statistics
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,9 +18,8 @@ from data.input.batches import TrainingBatch, TrainingSource
 from data.input.synthetic import open_repeated
 from launch.doctor.facts import StepFacts
 from train.comm.communicator import Communicator
-from train.comm.links import time_links
+from train.comm.links import mean_s, time_links
 from train.dataset import PackedImages
-from train.engine.protocol import Engine
 from train.probe import ProbedRank, open_rank
 from train.rank.identity import Identity
 from train.step import reduce_once
@@ -124,7 +122,7 @@ class _Parts:
             self.note(part=f"reduction of bucket {number}")
             times = []
             for _ in range(_BUCKET_ROUNDS):
-                times.append(_seconds(self.engine, partial(self._sum, self.facts.part, arrays)))
+                times.append(mean_s(self.engine, partial(self._sum, self.facts.part, arrays)))
                 self._longest(times[-1])
             sizes.append(width * sum(math.prod(each.shape) for each in arrays))
             medians_s.append(statistics.median(times))
@@ -161,8 +159,8 @@ class _Parts:
         repeats, longest_s, taken = {}, {}, {}
         for name, action in {**own, **shared}.items():
             self.note(part=name)
-            self._longest(_seconds(engine, action))  # The first time compiles, and allocates memory.
-            taken[name] = [_seconds(engine, action)]
+            self._longest(mean_s(engine, action))  # The first time compiles, and allocates memory.
+            taken[name] = [mean_s(engine, action)]
             longest_s[name] = self._longest(taken[name][0])
             repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s[name], 1e-6)))
 
@@ -175,7 +173,7 @@ class _Parts:
         alone = min(most, rounds_in((1 - _SHARED) * sampling_s, own))
         for number in range(times * alone):
             for actions in (own, shared) if number < together else (own,):
-                values = {name: _seconds(engine, action, repeats[name]) for name, action in actions.items()}
+                values = {name: mean_s(engine, action, repeats[name]) for name, action in actions.items()}
                 for name, value in values.items():
                     taken[name].append(value)
                 self._longest(sum(values.values()))
@@ -184,16 +182,6 @@ class _Parts:
             images=self.rank.parts.plan.global_batch_size,
             samples={name: values[1:] or values * times for name, values in taken.items()},
         )
-
-
-def _seconds(engine: Engine, action: Callable[[], object], repeats: int = 1) -> float:
-    """Return the mean seconds of an action over its repeats."""
-    spent_s = 0.0
-    for _ in range(repeats):
-        begin = time.monotonic()
-        action()
-        spent_s += engine.finish() - begin
-    return spent_s / repeats
 
 
 def _used_bytes(cluster: Cluster, identity: Identity) -> int | None:

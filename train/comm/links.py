@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 from configs.schema import Cluster
@@ -57,14 +58,19 @@ def time_links(engine: Engine, communicator: Communicator, cluster: Cluster, ide
             return []
         engine.wait_all()
         communicator.gather("swap", 0)
-        spent_s = 0.0
-        for _ in range(repeats):
-            begin = time.monotonic()
-            swap(array, partner)
-            spent_s += engine.finish() - begin
-        own_s = spent_s / repeats
+        own_s = mean_s(engine, partial(swap, array, partner), repeats)
         if not taken:
             usual_us = median(communicator.gather("time of a swap", int(1e6 * own_s)))
             repeats = min(_MOST_REPEATS, math.ceil(_BLOCK_S * 1e6 / max(usual_us, 1)))
         taken.append(None if partner is None else own_s)
     return taken[1:]
+
+
+def mean_s(engine: Engine, action: Callable[[], object], repeats: int = 1) -> float:
+    """Return the mean seconds of an action, and of what it queues, over its repeats."""
+    spent_s = 0.0
+    for _ in range(repeats):
+        begin = time.monotonic()
+        action()
+        spent_s += engine.finish() - begin
+    return spent_s / repeats
