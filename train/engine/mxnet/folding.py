@@ -14,7 +14,6 @@ from typing import Any
 import mxnet as mx
 from mxnet import gluon
 
-from configs.schema import EngineSettings, Model
 from train.engine.formulas import folded_batch_norm, norm_vectors
 from train.engine.mxnet.symbols import Settings, layer_symbol, network_symbol, tensor_symbol
 from train.networks.arch import Network
@@ -29,32 +28,24 @@ class FoldedInference:
 
     Args:
         network: The table of layers.
-        model: Constants of batch norm.
-        engine: Precision and layout.
+        settings: What the operators depend on.
         held: The training network's parameters and running statistics by name; layers without batch norm share them.
         masters: Float32 weights by name, from which the folded weights are computed.
         context: MXNet device.
     """
 
     def __init__(
-        self,
-        network: Network,
-        model: Model,
-        engine: EngineSettings,
-        *,
-        held: Mapping[str, Any],
-        masters: Mapping[str, Any],
-        context: Any,
+        self, network: Network, settings: Settings, *, held: Mapping[str, Any], masters: Mapping[str, Any], context: Any
     ) -> None:
-        self._epsilon, self._held, self._masters = model.bn_epsilon, held, masters
-        self._channel_axis = engine.layout.index("C")
+        self._epsilon, self._held, self._masters = settings.model.bn_epsilon, held, masters
+        self._channel_axis = settings.engine.layout.index("C")
         self._folds = network.foldable_convolutions()
         self._norms = [layer for layer in network.layers if layer.kind.is_affine]
-        self._is_depthwise = context.device_type == "cpu" and engine.layout == "NCHW"
-        self._block = self._build(network, model, engine, context)
+        self._is_depthwise = context.device_type == "cpu" and settings.engine.layout == "NCHW"
+        self._block = self._build(network, settings, context)
 
-    def _build(self, network: Network, model: Model, engine: EngineSettings, context: Any) -> Any:
-        symbol = folded_symbol(network, model, engine, is_depthwise=self._is_depthwise)
+    def _build(self, network: Network, settings: Settings, context: Any) -> Any:
+        symbol = folded_symbol(network, settings, is_depthwise=self._is_depthwise)
         shared = gluon.ParameterDict()
         for name in symbol.list_arguments():
             if name in self._held:
@@ -99,19 +90,18 @@ class FoldedInference:
         return self._block(images)
 
 
-def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_depthwise: bool = False) -> Any:
+def folded_symbol(network: Network, settings: Settings, *, is_depthwise: bool = False) -> Any:
     """Return the symbol from float32 images to float32 logits that has no batch norm.
 
     Args:
         network: The table of layers.
-        model: Constants of the layers.
-        engine: Precision and layout.
+        settings: What the operators depend on.
         is_depthwise: Make a batch norm that is not folded a depthwise convolution; needs NCHW.
     """
-    folds, settings = network.foldable_convolutions(), Settings(model, engine)
+    folds = network.foldable_convolutions()
 
     def scaled(layer: Layer, data: Any) -> Any:
-        scale, shift = (tensor_symbol(layer.name + suffix, engine) for suffix in (_SCALE, _SHIFT))
+        scale, shift = (tensor_symbol(layer.name + suffix, settings) for suffix in (_SCALE, _SHIFT))
         if not is_depthwise:
             return mx.sym.broadcast_add(mx.sym.broadcast_mul(data, scale), shift)
         width = layer.out_channels
@@ -119,10 +109,10 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_
 
     def made(layer: Layer, inputs: Sequence[Any]) -> Any:
         if layer.name in folds:
-            weight, bias = (tensor_symbol(layer.name + suffix, engine) for suffix in (_WEIGHT, _BIAS))
+            weight, bias = (tensor_symbol(layer.name + suffix, settings) for suffix in (_WEIGHT, _BIAS))
             return layer_symbol(layer, inputs, settings, weight=weight, bias=bias)
         if not layer.kind.is_affine:
             return layer_symbol(layer, inputs, settings)
         return inputs[0] if layer.inputs[0] in folds else scaled(layer, inputs[0])
 
-    return network_symbol(network, engine, made)
+    return network_symbol(network, settings, made)

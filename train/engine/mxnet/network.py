@@ -20,7 +20,7 @@ from mxnet import autograd, gluon
 from configs.schema import EngineSettings, Recipe
 from train.engine.mxnet.folding import FoldedInference
 from train.engine.mxnet.host_operator import restore_order
-from train.engine.mxnet.symbols import logits_symbol
+from train.engine.mxnet.symbols import Settings, logits_symbol
 from train.engine.protocol import Array, TrainableNetwork
 from train.ideas.loss import losses_of
 from train.networks.arch import Network
@@ -37,7 +37,7 @@ class TrainedNetwork(TrainableNetwork):
         recipe: Constants of batch norm, the loss, and the shape of labels.
         settings: Precision, layout, and the number of accumulated micro-batches that may be queued.
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
-        batch_size: Most images of a micro-batch, see `train.engine.mxnet.symbols.logits_symbol`.
+        batch_size: Most images of a micro-batch, see `train.engine.mxnet.symbols.Settings`.
     """
 
     def __init__(
@@ -56,14 +56,15 @@ class TrainedNetwork(TrainableNetwork):
         self._accumulate = accumulate
         self._queued: deque[Any] = deque()
         self._has_inferred = False
-        logits = logits_symbol(table, self.model, settings, batch_size)
+        operators = Settings(self.model, settings, batch_size)
+        logits = logits_symbol(table, operators)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
         self._training = gluon.SymbolBlock(losses_of(engine, recipe)(logits, labels), [images, labels])
         self._exported = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
         self._held = {each.name: each for each in self._training.collect_params().values()}
         self._allocate()
-        held = {"held": self._held, "masters": self._weights(), "context": self._context}
-        self._folded = FoldedInference(table, self.model, settings, **held)
+        arrays = {"held": self._held, "masters": self._weights()}
+        self._folded = FoldedInference(table, operators, **arrays, context=self._context)
 
     def _allocate(self) -> None:
         shapes = self.network.tensor_shapes

@@ -51,26 +51,18 @@ class Settings(NamedTuple):
     @property
     def is_cast(self) -> bool:
         """Return whether the layers compute with casts of the tensors."""
-        return self.has_casts and _is_cast(self.engine)
+        return self.has_casts and self.engine.precision != self.engine.gradient_precision
 
 
-def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_size: int) -> Any:
-    """Return the symbol from float32 images to float32 logits, with batch norm as in training.
-
-    Args:
-        network: The table of layers.
-        model: Constants of batch norm.
-        engine: Precision and layout.
-        batch_size: Most images of a micro-batch.
-    """
-    exact = _float32_stem(network) if engine.precision == "bfloat16" else ()
-    settings = Settings(model, engine, batch_size)
+def logits_symbol(network: Network, settings: Settings) -> Any:
+    """Return the symbol from float32 images to float32 logits, with batch norm as in training."""
+    exact = _float32_stem(network) if settings.engine.precision == "bfloat16" else ()
 
     def made(layer: Layer, inputs: Sequence[Any]) -> Any:
         found = layer_symbol(layer, inputs, settings._replace(has_casts=layer not in exact))
         return as_bfloat16(found) if exact and layer is exact[-1] else found
 
-    return network_symbol(network, engine, made, has_exact_stem=bool(exact))
+    return network_symbol(network, settings, made, has_exact_stem=bool(exact))
 
 
 def _float32_stem(network: Network) -> Sequence[Layer]:
@@ -87,37 +79,33 @@ def _float32_stem(network: Network) -> Sequence[Layer]:
     return (first, second) if is_stem else ()
 
 
-def tensor_symbol(name: str, engine: EngineSettings) -> Any:
+def tensor_symbol(name: str, settings: Settings) -> Any:
     """Return the symbol of a weight or bias, cast to the precision of the layers if ranks hold it in float32."""
-    return as_bfloat16(mx.sym.Variable(name, dtype="float32")) if _is_cast(engine) else mx.sym.Variable(name)
-
-
-def _is_cast(engine: EngineSettings) -> bool:
-    return engine.precision != engine.gradient_precision
+    return as_bfloat16(mx.sym.Variable(name, dtype="float32")) if settings.is_cast else mx.sym.Variable(name)
 
 
 def network_symbol(
-    network: Network, engine: EngineSettings, made: Callable[..., Any], *, has_exact_stem: bool = False
+    network: Network, settings: Settings, made: Callable[..., Any], *, has_exact_stem: bool = False
 ) -> Any:
     """Return the symbol from float32 images to float32 logits; in 16 bits, the layers between infer their types.
 
     Args:
         network: The table of layers.
-        engine: Has the precision.
+        settings: Have the precision.
         made: Takes a layer and the symbols of its inputs, and returns that of its output.
         has_exact_stem: Whether the first layers take the float32 images as they are.
     """
     data = mx.sym.Variable("data", dtype="float32")
-    precision = "float32" if has_exact_stem else engine.precision
-    if precision != "float32":
+    precision = settings.engine.precision
+    if precision != "float32" and not has_exact_stem:
         data = as_bfloat16(data) if precision == "bfloat16" else mx.sym.cast(data, "float16")
     outputs = {"data": data}
     for layer in network.layers:
         outputs[layer.name] = made(layer, [outputs[name] for name in layer.inputs])
     found = outputs[network.layers[-1].name]
-    if engine.precision == "float32":
+    if precision == "float32":
         return found
-    return as_float32(found) if engine.precision == "bfloat16" else mx.sym.cast(found, "float32")
+    return as_float32(found) if precision == "bfloat16" else mx.sym.cast(found, "float32")
 
 
 def layer_symbol(layer: Layer, inputs: Sequence[Any], settings: Settings, **tensors: Any) -> Any:
@@ -133,7 +121,7 @@ def layer_symbol(layer: Layer, inputs: Sequence[Any], settings: Settings, **tens
     """
     if settings.is_cast:
         held = {each.kind: each.name for each in layer.parameters if not each.is_norm}
-        tensors |= {kind: tensor_symbol(name, settings.engine) for kind, name in held.items() if kind not in tensors}
+        tensors |= {kind: tensor_symbol(name, settings) for kind, name in held.items() if kind not in tensors}
     return OPERATORS[layer.kind.operator](layer, settings, tensors, *inputs)
 
 

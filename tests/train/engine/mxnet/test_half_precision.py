@@ -18,7 +18,7 @@ from train.engine.init import initial_weights
 from train.engine.mxnet.engine import MxnetEngine
 from train.engine.mxnet.folding import folded_symbol
 from train.engine.mxnet.optimizers import MomentumOptimizer
-from train.engine.mxnet.symbols import logits_symbol
+from train.engine.mxnet.symbols import Settings, logits_symbol
 from train.networks.arch import Network, Rows, build_network, network_of
 from train.schedule import HyperParameters
 
@@ -39,9 +39,10 @@ def _small(settings: EngineSettings, *, accumulate: bool = False, device: str = 
 def test_every_operator_has_the_type_and_layout_that_the_gpus_of_the_record_want(
     network: str, is_training: bool
 ) -> None:
-    table, engine = build_network(network, num_classes=1000, image_size=224, input_channels=4), CLUSTER.engine
+    table = build_network(network, num_classes=1000, image_size=224, input_channels=4)
     model = RECIPE.model.model_copy(update={"name": network})
-    symbol = logits_symbol(table, model, engine, 1) if is_training else folded_symbol(table, model, engine)
+    settings = Settings(model, CLUSTER.engine)
+    symbol = logits_symbol(table, settings) if is_training else folded_symbol(table, settings)
     _, (output,), statistics = symbol.infer_type(data="float32")
     assert output is np.float32
     assert set(statistics) <= ({np.float32} if is_training else set()), "an evaluation has no batch norm"
@@ -106,10 +107,8 @@ def _check_limits(model: Model, engine: EngineSettings, images: int) -> None:
     table, side = network_of(model), model.image_size
     axes = {"N": images, "C": model.input_channels, "H": side, "W": side}
     shape = tuple(axes[axis] for axis in engine.layout)
-    phases = {
-        TRAINING_ROWS: logits_symbol(table, model, engine, images),
-        INFERENCE_ROWS: folded_symbol(table, model, engine),
-    }
+    settings = Settings(model, engine, images)
+    phases = {TRAINING_ROWS: logits_symbol(table, settings), INFERENCE_ROWS: folded_symbol(table, settings)}
     for most_rows, symbol in phases.items():
         num_norms = 0
         for operator, name, attributes, sides in _tensors(symbol, shape):
