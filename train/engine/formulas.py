@@ -1,6 +1,7 @@
 """The formulas that both engines share, on the arrays of either. Pure: imports no framework."""
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from train.engine.protocol import Array
 from train.networks.layer import Layer
@@ -44,3 +45,17 @@ def norm_vectors(
     source = norm.inputs[0]
     bias = tensors.get(f"{source}_bias") if source in folds else None
     return (mean if bias is None else mean - bias), variance, gamma, beta
+
+
+def corrected_adam(
+    rate: Any, epsilon: Any, beta_1: float, beta_2: float, time: Any, sqrt: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """Return rate and epsilon of Adam with the corrections of bias, so that the moments need none.
+
+    *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
+    w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
+    With c = sqrt(1-b2^t), the last line is w - (lr c / (1-b1^t)) m / (sqrt(v) + epsilon c). t is the step of the
+    schedule, so no counter has to be saved. A decoupled decay comes off the weights first.
+    """
+    correction = sqrt(1 - beta_2**time)
+    return rate * correction / (1 - beta_1**time), epsilon * correction

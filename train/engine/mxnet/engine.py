@@ -16,7 +16,7 @@ from configs.schema import Cluster, Recipe
 from logs.environment import cpu_flags
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.mxnet.network import TrainedNetwork
-from train.engine.mxnet.optimizers import FUSED, OPERATOR_LIMIT, HostMomentum
+from train.engine.mxnet.optimizers import FUSED, HostMomentum, operator_parts
 from train.engine.protocol import Engine, Operator, Optimizer, Predict, TrainableNetwork
 from train.networks.arch import Network
 from train.rank.identity import Identity
@@ -151,21 +151,19 @@ class MxnetEngine(Engine):
     ) -> None:
         """Queue t = k t + s u by descents along -u: the operator has t = (1 - r d) t - r u with r = -s."""
         decays = [(share - 1) / scale if scale else 0.0 for share, scale in zip(kept, scales, strict=True)]
-        for first in range(0, len(targets), OPERATOR_LIMIT):
-            part = slice(first, first + OPERATOR_LIMIT)
-            pairs = zip(targets[part], sources[part], strict=True)
+        for part in operator_parts(list(zip(targets, sources, scales, decays, strict=True))):
             mx.nd.multi_sgd_update(
-                *(array for pair in pairs for array in pair),
-                lrs=tuple(-scale for scale in scales[part]),
-                wds=tuple(decays[part]),
-                num_weights=len(targets[part]),
-                out=list(targets[part]),
+                *(array for target, source, *_ in part for array in (target, source)),
+                lrs=tuple(-scale for _, _, scale, _ in part),
+                wds=tuple(decay for *_, decay in part),
+                num_weights=len(part),
+                out=[target for target, *_ in part],
             )
 
     def norm(self, arrays: Sequence[Any]) -> Any:
         singles = [array.astype("float32", copy=False) for array in arrays]
-        parts = [singles[first : first + OPERATOR_LIMIT] for first in range(0, len(singles), OPERATOR_LIMIT)]
-        return mx.nd.concat(*(mx.nd.multi_sum_sq(*part, num_arrays=len(part)) for part in parts), dim=0).sum().sqrt()
+        sums = [mx.nd.multi_sum_sq(*part, num_arrays=len(part)) for part in operator_parts(singles)]
+        return mx.nd.concat(*sums, dim=0).sum().sqrt()
 
     def first_element(self, array: Any) -> Any:
         return array.reshape(-1)[:1].copy()

@@ -13,7 +13,6 @@ master.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ import mxnet as mx
 import numpy as np
 
 from configs.optimizers import HyperParameters
+from train.engine.formulas import corrected_adam
 from train.engine.mxnet.host_operator import HostOperators, memory_of
 from train.ideas.muon import MuonOptimizer
 from train.ideas.update_rule import RuleOptimizer
@@ -33,20 +33,25 @@ OPERATOR_LIMIT = 60
 """Tensors that one fused operator takes (MXNet 1.9.1, multi_sgd: at most 60)."""
 
 
-@dataclass(frozen=True)
+def operator_parts(tensors: Sequence[Any]) -> list[Sequence[Any]]:
+    """Return tensors in parts that one fused operator takes."""
+    return [tensors[start : start + OPERATOR_LIMIT] for start in range(0, len(tensors), OPERATOR_LIMIT)]
+
+
+_Tensor = tuple[Parameter, Any, Any, Any, Any]
+"""A parameter with its weight, master, gradient and momentum."""
+
+
 class _Chunk:
-    """Tensors of one operator call: of the same arrival group and gradient type, all with a trust ratio or none.
+    """Tensors of one operator call: of the same arrival group and gradient type, all with a trust ratio or none."""
 
-    ``decayed`` are the masters that ``decay_mask`` marks.
-    """
-
-    weights: list[Any]
-    masters: list[Any]
-    gradients: list[Any]
-    momenta: list[Any]
-    decay_mask: Any
-    decayed: list[Any]
-    has_trust_ratio: bool
+    def __init__(self, config: Any, tensors: Sequence[_Tensor]) -> None:
+        parameters, *columns = (list(column) for column in zip(*tensors, strict=True))
+        self.weights, self.masters, self.gradients, self.momenta = columns
+        decays = [config.decays(each.kind) for each in parameters]
+        self.decay_mask = mx.nd.array(list(map(float, decays)), ctx=self.weights[0].context)
+        self.decayed = [master for master, is_decayed in zip(self.masters, decays, strict=True) if is_decayed]
+        self.has_trust_ratio = config.trusts(parameters[0].kind)
 
 
 class MomentumOptimizer(RuleOptimizer):
@@ -56,22 +61,12 @@ class MomentumOptimizer(RuleOptimizer):
         super()._prepare()
         network = self._network
         columns = (network.parameters, network.weights, network.masters, network.gradients, self.momenta)
-        alike: dict[tuple[int, bool, bool], list[tuple[Parameter, Any, Any, Any, Any]]] = {}
+        alike: dict[tuple[int, bool, bool], list[_Tensor]] = {}
         for group, each in zip(self._arrivals, zip(*columns, strict=True), strict=True):
             key = (group, not self.config.trusts(each[0].kind), not _is_half(each[3]))
             alike.setdefault(key, []).append(each)
-        self._chunks = [chunk for key in sorted(alike) for chunk in self._chunked(alike[key], not key[1])]
-
-    def _chunked(self, tensors: Sequence[tuple[Parameter, Any, Any, Any, Any]], has_trust_ratio: bool) -> list[_Chunk]:
-        chunks = []
-        for start in range(0, len(tensors), OPERATOR_LIMIT):
-            part = tensors[start : start + OPERATOR_LIMIT]
-            mask = [float(self.config.decays(each[0].kind)) for each in part]
-            _, weights, masters, gradients, momenta = (list(column) for column in zip(*part, strict=True))
-            decay_mask = mx.nd.array(mask, ctx=weights[0].context)
-            decayed = [master for master, is_decayed in zip(masters, mask, strict=True) if is_decayed]
-            chunks.append(_Chunk(weights, masters, gradients, momenta, decay_mask, decayed, has_trust_ratio))
-        return chunks
+        parts = [part for key in sorted(alike) for part in operator_parts(alike[key])]
+        self._chunks = [_Chunk(self.config, part) for part in parts]
 
     def update(self, hyper: HyperParameters) -> None:
         """Queue the update of one step."""
@@ -169,14 +164,7 @@ class HostMomentum(RuleOptimizer):
 
 
 class AdamOptimizer(RuleOptimizer):
-    """Update weights in place by Adam; all tensors are one group.
-
-    *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
-    w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
-    The operator does not correct the bias of the moments. With c = sqrt(1-b2^t), the rate lr c / (1-b1^t) and epsilon c
-    give the same result. t is the step of the schedule, so no counter has to be saved. A decoupled decay
-    comes off the weights first.
-    """
+    """Update weights in place by Adam, see `train.engine.formulas.corrected_adam`; all tensors are one group."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -188,9 +176,8 @@ class AdamOptimizer(RuleOptimizer):
 
     def update(self, hyper: HyperParameters) -> None:
         """Queue the update of one step."""
-        beta_1, beta_2, time = hyper.momentum, self.config.beta_2, hyper.step + 1
-        correction = math.sqrt(1 - beta_2**time)
-        lr = hyper.lr * correction / (1 - beta_1**time)
+        betas = beta_1, beta_2 = hyper.momentum, self.config.beta_2
+        lr, epsilon = corrected_adam(hyper.lr, self.config.epsilon, *betas, hyper.step + 1, math.sqrt)
         for weight, master, gradient, first, second, decays in self._tensors:
             decay = hyper.weight_decay if decays else 0.0
             if decay and self.config.is_decoupled:
@@ -198,7 +185,7 @@ class AdamOptimizer(RuleOptimizer):
                 decay = 0.0
             mx.nd.adam_update(
                 master, gradient.astype("float32", copy=False), first, second, out=master,
-                lr=lr, beta1=beta_1, beta2=beta_2, epsilon=self.config.epsilon * correction,
+                lr=lr, beta1=beta_1, beta2=beta_2, epsilon=epsilon,
                 wd=decay, rescale_grad=self._rescale,
             )  # fmt: skip
             if weight is not master:

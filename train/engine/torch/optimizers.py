@@ -15,7 +15,7 @@ device, and all of them skip the update of such a step.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ import torch
 from configs.optimizers import HyperParameters
 from train.comm.buckets import plan_buckets
 from train.comm.neighbours import are_neighbours, flattened, like
+from train.engine.formulas import corrected_adam
 from train.engine.torch.host_update import host_update
 from train.ideas.update_rule import RuleOptimizer
 
@@ -252,13 +253,9 @@ def _blocks(tensor: Any) -> Sequence[Any]:
 
 
 class AdamOptimizer(_Optimizer):
-    """Update weights in place by Adam.
+    """Update weights in place by Adam, see `train.engine.formulas.corrected_adam`.
 
-    *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
-    w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
-    With c = sqrt(1-b2^t), the last line is w - (lr c / (1-b1^t)) m / (sqrt(v) + epsilon c). t is the step of the
-    schedule, so no counter has to be saved. Where steps may be skipped, t counts the others, on the device, and is the
-    last of ``momenta``. A decoupled decay comes off the weights first.
+    Where steps may be skipped, t counts the others, on the device, and is the last of ``momenta``.
     """
 
     _IDLE = (0.0, 0.0, 0.0, 0.0, 1.0)
@@ -270,15 +267,10 @@ class AdamOptimizer(_Optimizer):
             self.momenta.append(self._time)
 
     def _numbers(self, hyper: HyperParameters) -> Sequence[float]:
-        rate, epsilon = -hyper.lr, self.config.epsilon
+        rate, epsilon, betas = -hyper.lr, self.config.epsilon, (self.config.momentum, self.config.beta_2)
         if self._time is None:
-            rate, epsilon = self._corrected(rate, epsilon, hyper.step + 1, math.sqrt)
+            rate, epsilon = corrected_adam(rate, epsilon, *betas, hyper.step + 1, math.sqrt)
         return rate, 1 - hyper.momentum, 1 - self.config.beta_2, hyper.weight_decay, epsilon
-
-    def _corrected(self, rate: Any, epsilon: Any, time: Any, root: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """Return rate and epsilon with the corrections of bias."""
-        correction = root(1 - self.config.beta_2**time)
-        return rate * correction / (1 - self.config.momentum**time), epsilon * correction
 
     def _update_by(self, numbers: Any) -> None:
         rate, share_1, share_2, decay, epsilon = numbers.unbind()
@@ -289,8 +281,8 @@ class AdamOptimizer(_Optimizer):
             return
         if self._time is not None:
             self._time.add_(share_1 > 0)  # 0 in a step that is skipped
-            time = self._time.clamp(min=1).double()
-            rate, epsilon = (each.float() for each in self._corrected(rate, epsilon, time, torch.sqrt))
+            time, betas = self._time.clamp(min=1).double(), (self.config.momentum, self.config.beta_2)
+            rate, epsilon = (each.float() for each in corrected_adam(rate, epsilon, *betas, time, torch.sqrt))
         for piece in self._pieces:
             first, second = piece.moments
             mean = piece.gradients.float() * self._rescale
