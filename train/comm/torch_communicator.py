@@ -63,11 +63,7 @@ def torch_features() -> dict[str, bool]:
     """
     from torch import distributed  # noqa: PLC0415 (seconds)
 
-    return {
-        "gloo": bool(distributed.is_gloo_available()),
-        "mpi": bool(distributed.is_mpi_available()),
-        "nccl": bool(distributed.is_nccl_available()),
-    }
+    return {name: bool(getattr(distributed, f"is_{name}_available")()) for name in ("gloo", "mpi", "nccl")}
 
 
 LIBRARIES = {"torch.distributed": torch_features}

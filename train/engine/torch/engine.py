@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
+from train.comm.torch_communicator import torch_features
 from train.engine.protocol import Engine, Operator, Optimizer, Predict, TrainableNetwork, Work
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork, host_copy
@@ -259,15 +260,12 @@ class TorchEngine(Engine):
         return replay
 
     def features(self) -> dict[str, Any]:
-        distributed = torch.distributed
         return {
             "gpus": torch.cuda.device_count(),
             "CUDA": torch.backends.cuda.is_built(),
             "CUDNN": torch.backends.cudnn.is_available(),
             "MKLDNN": torch.backends.mkldnn.is_available(),
-            "GLOO": distributed.is_gloo_available(),
-            "MPI": distributed.is_mpi_available(),
-            "NCCL": distributed.is_nccl_available(),
+            **{name.upper(): is_there for name, is_there in torch_features().items()},
         }
 
     def begin_trace(self, path: Path) -> None:
