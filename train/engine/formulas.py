@@ -1,4 +1,9 @@
-"""The formulas that both engines share, on the arrays of either. Pure: imports no framework."""
+"""The formulas that both engines share, on the arrays of either. Pure: imports no framework.
+
+Each engine has operators of its own for LARS. *Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6,
+with the trust ratio T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm
+is 0. For SGD with decoupled decay see `configs.optimizers.Sgd`.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any

@@ -42,6 +42,11 @@ class Operator(NamedTuple):
 class TrainableNetwork:
     """The network as one rank holds it, with its loss. What every engine does alike is done here.
 
+    In 16 bits, convolutions and dense layers compute with weights of that type, or with casts of the weights. A weight
+    of 16 bits has a float32 master, which is initialised, updated and included in checksums. Parameters of batch norm,
+    logits and loss are float32. Gradients are sums over images, never means, which keeps them within the range of
+    float16 without a loss scale.
+
     Args:
         engine: Has the arrays.
         table: The layers.

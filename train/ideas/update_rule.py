@@ -15,6 +15,7 @@ from train.engine.protocol import Array, Engine, TrainableNetwork
 class RuleOptimizer:
     """Update a network's weights by ``config.update_rule``; see `train.engine.protocol.Optimizer`.
 
+    Norms, moments and update use the float32 masters, and a weight of 16 bits is a copy of its master.
     An engine's own implementation is a subclass, with another `update` and what that needs.
 
     Args:

@@ -2,10 +2,6 @@
 
 Training has a block from images and labels to the loss of each image. Inference has a block of its own, without batch
 norm (`train.engine.mxnet.folding`). Blocks are hybridized with static shapes, so a step takes few engine pushes.
-
-With float16, convolutions and the classifier compute with float16 weights. Each of these weights has a float32 master,
-which is initialised, updated and included in checksums. Parameters of batch norm, logits and loss are float32.
-Gradients are sums over images, never means, which keeps them within the range of float16 without a loss scale.
 """
 
 from collections import deque

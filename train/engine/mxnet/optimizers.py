@@ -3,12 +3,7 @@
 The stock ``mx.optimizer.LARS`` is not used: it waits for norms on the host, loses its skip list under
 ``gluon.Trainer``, and corrects the momentum of only the first aggregated chunk (measured against `tests/oracles.py`).
 
-*Source* of LARS: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
-T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0. For SGD with
-decoupled decay see `configs.optimizers.Sgd`.
-
-Float16 weights have float32 masters: norms, momentum and update use the masters, and each weight is a copy of its
-master.
+`train.engine.formulas` has the source of LARS.
 """
 
 import math

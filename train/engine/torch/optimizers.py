@@ -1,11 +1,6 @@
 """LARS, momentum SGD and Adam on flat memory; nothing is read back to the host.
 
-*Source* of LARS: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
-T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0. For SGD with
-decoupled decay see `configs.optimizers.Sgd`.
-
-Weights of 16 bits have float32 masters: norms, momentum and update use the masters, and each weight is a copy of its
-master.
+`train.engine.formulas` has the source of LARS.
 
 An update reads the numbers of its step, such as the learning rate, from the device. A CUDA graph of an update can
 therefore be replayed in every step.
