@@ -90,7 +90,6 @@ class TorchEngine(Engine):
     def export_formats(
         self, network: TrainableNetwork, prefix: Path, names: Mapping[str, str]
     ) -> Iterator[tuple[str, Predict]]:
-        assert isinstance(network, TrainedNetwork)
         return export_formats(network, prefix, names)
 
     def zeros(self, shape: Sequence[int]) -> Any:

@@ -9,17 +9,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from train.engine.protocol import Predict
+from train.engine.protocol import Predict, TrainableNetwork
 from train.engine.pytorch_file import read_pytorch
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers
-from train.engine.torch.network import TrainedNetwork
 from train.networks.arch import Network
 from train.networks.layer import Layer
 from train.networks.torchvision_names import renamed
 
 
-def export_formats(network: TrainedNetwork, prefix: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Predict]]:
+def export_formats(network: TrainableNetwork, prefix: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Predict]]:
     """Write each format; yield its name and a function that predicts with the network loaded from its files.
 
     Args:

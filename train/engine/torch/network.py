@@ -1,9 +1,5 @@
 """A table of layers as a network in PyTorch, with its loss. This module knows no rank and no data.
 
-With float16 or bfloat16, convolutions and dense layers compute with weights of that type. Each of these weights has a
-float32 master, which is initialised, updated and included in checksums. Parameters of batch norm, logits and loss are
-float32. Gradients are sums over images, never means, which keeps them within the range of float16 without a loss scale.
-
 With layout NHWC, images arrive as [N, H, W, C], and weights and activations have that order in memory (PyTorch's
 ``channels_last``). The shapes of weights and gradients are those of OIHW in both layouts.
 """
@@ -152,12 +148,12 @@ class TrainedNetwork(TrainableNetwork):
 
     def _allocate_statistics(self) -> None:
         """Make the running statistics: first the means of all layers, then the variances, in one piece of memory."""
-        norms = [layer for layer in self.network.layers if layer.statistics and not layer.is_frozen]
-        widths = [layer.out_channels for layer in norms]
+        self._norms = [layer for layer in self.network.layers if layer.statistics and not layer.is_frozen]
+        widths = [layer.out_channels for layer in self._norms]
         self._running = torch.zeros(2 * sum(widths), device=self._device)
         means, variances = self._running.split([sum(widths)] * 2)
         variances.fill_(1)
-        for layer, mean, variance in zip(norms, means.split(widths), variances.split(widths), strict=True):
+        for layer, mean, variance in zip(self._norms, means.split(widths), variances.split(widths), strict=True):
             self._statistics |= {each.name: held for each, held in zip(layer.statistics, (mean, variance), strict=True)}
 
     def _stored(self, memory: Array, parameter: Parameter) -> Array:
@@ -252,8 +248,7 @@ class TrainedNetwork(TrainableNetwork):
         if not self._batch_statistics:
             return
         # As the running ones lie in memory.
-        norms = [layer.name for layer in self.network.layers if layer.statistics and not layer.is_frozen]
-        means, inverse_stds = zip(*(self._batch_statistics[name] for name in norms), strict=True)
+        means, inverse_stds = zip(*(self._batch_statistics[norm.name] for norm in self._norms), strict=True)
         self._batch_statistics.clear()
         changes = torch.cat([*means, *inverse_stds])
         changes[len(changes) // 2 :].pow_(-2).sub_(self.model.bn_epsilon)
