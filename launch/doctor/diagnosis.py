@@ -271,8 +271,8 @@ def _cores(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Check
 
 def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
     cluster, free = report.cluster, machine.memory_available_bytes
+    limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
     if report.plan is None:
-        limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
         words = f"{_gb(free)} free{limit}, not compared with a plan"
         return CheckResult("WARN", "memory", words, "name a recipe with --recipe")
     planned = report.plan["total_bytes"]
@@ -288,7 +288,6 @@ def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
         per_rank = certain = PROCESS_BYTES[cluster.engine.name] + LIBRARY_BYTES[cluster.engine.name]
     pinned = report.plan["pinned_bytes_per_node"] if on_gpu else 0
     needed, least = (cluster.ranks_per_node * each + pinned for each in (per_rank, certain))
-    limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
     if free is not None and needed > free:
         words = f"{_gb(free)} free{limit}, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
         remedy = "end other programs, lower the batch, or start fewer ranks a node"
