@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from configs.arguments import counted
-from launch.study.rows import ScalingRow, best_rate, grouped, median_rate, places
+from launch.study.rows import ScalingRow, best_rate, grouped, places
 from logs.show.chart import Captioned, LineChart, Scale, Series
 from logs.show.figures import course, utilisation
 from logs.show.reported_run import gather_run
@@ -34,8 +34,6 @@ def cell_figures(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ())
         yield "Throughput", list(_throughput(known))
         yield "Efficiency", list(_efficiency([row for row in known if row.efficiency]))
     yield "Strong scaling", list(_strong_scaling(known, global_batches))
-    if len({row.batch for row in known}) > 1:
-        yield "Speed-up by batch", list(_speed_up_by_batch(known))
 
 
 def _line_chart(
@@ -44,31 +42,28 @@ def _line_chart(
     rows: Sequence[ScalingRow],
     ideal: Sequence[tuple[float, float]] = (),
     *,
-    x: str = "ranks",
     y: str = "images_per_s",
 ) -> LineChart:
-    """Return a chart of medians, with a line for each label and basis.
+    """Return a chart of medians over the ranks, with a line for each label and basis.
 
     Args:
         title: Name of the vertical axis.
         label: Column that names the lines.
         rows: All points.
         ideal: Points of a line to compare with.
-        x: Column of the horizontal axis, ``ranks`` or ``batch``.
         y: Column of the vertical axis.
     """
     names = list(dict.fromkeys(getattr(row, label) for row in rows))
     series = []
     for (name, basis), line in grouped(rows, label, "basis").items():
         told = f"{name}, predicted" if basis == "predicted" else name
-        places_on_x = sorted(grouped(line, x).items())
-        points = [(float(place), median(getattr(row, y) for row in found)) for (place,), found in places_on_x]
+        cells = sorted(grouped(line, "ranks").items())
+        points = [(float(ranks), median(getattr(row, y) for row in found)) for (ranks,), found in cells]
         series.append(Series(told, names.index(name), points, basis))
     series += [Series("ideal", _IDEAL_COLOUR, ideal, "ideal")] if ideal else []
-    found = [place for each in series for place, _ in each.points]
-    scale: Scale = "log2" if x == "ranks" and max(found) >= _WIDE_RANGE * min(found) else "linear"
-    x_name = "images per rank" if x == "batch" else x
-    return LineChart(title, x_name, series, x_scale=scale, y_scale="linear" if title == "Efficiency" else scale)
+    found = [ranks for each in series for ranks, _ in each.points]
+    scale: Scale = "log2" if max(found) >= _WIDE_RANGE * min(found) else "linear"
+    return LineChart(title, "ranks", series, x_scale=scale, y_scale="linear" if title == "Efficiency" else scale)
 
 
 def _throughput(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
@@ -115,16 +110,6 @@ def _strong_scaling(rows: Sequence[ScalingRow], sizes: Sequence[int]) -> Iterato
                 ideal = [(float(fewest), 1.0), (float(most), most / fewest)]
                 chart = _line_chart("Speed-up", "communication", shown, ideal)
                 yield Captioned(f"Images/s relative to the fewest ranks: {words}, batch {size} in all", chart)
-
-
-def _speed_up_by_batch(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
-    """Yield charts of the rate over the median rate at the smallest batch of the same network and basis."""
-    for words, group in places(rows, "framework", "communication", "data", "ranks"):
-        if len({row.batch for row in group}) > 1:
-            lines = grouped(group, "network", "basis").values()
-            shown = [row for own in lines for row in _over(median_rate(min(grouped(own, "batch").items())[1]), own)]
-            chart = _line_chart("Speed-up", "network", shown, x="batch")
-            yield Captioned(f"Images/s relative to the smallest batch: {words}", chart)
 
 
 def course_figures(rows: Sequence[ScalingRow], runs: Path) -> Iterator[_Section]:

@@ -17,23 +17,6 @@ def _lines(figure: Captioned) -> dict[str, tuple[int, str, list[Any]]]:
     return {each.name: (each.number, each.style, list(each.points)) for each in figure.chart.series}
 
 
-def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_basis() -> None:
-    rows = [scaling_row(rate, batch=8, repeat=number) for number, rate in enumerate((10.0, 20.0, 90.0))]
-    rows += [scaling_row(30.0, batch=32), scaling_row(40.0, batch=16), scaling_row(5.0, network="m", batch=16)]
-    rows += [scaling_row(10.0, network="m", batch=32)]
-    rows += [scaling_row(rate, batch=batch, basis="predicted") for batch, rate in ((8, 40.0), (32, 100.0))]
-    (figure,) = dict(cell_figures(rows))["Speed-up by batch"]
-    assert figure.caption == "Images/s relative to the smallest batch: fast, d, 2 ranks"
-    assert _lines(figure) == {
-        "n": (0, "measured", [(8, 1.0), (16, 2.0), (32, 1.5)]),
-        "m": (1, "measured", [(16, 1.0), (32, 2.0)]),
-        "n, predicted": (0, "predicted", [(8, 1.0), (32, 2.5)]),
-    }
-    assert isinstance(figure.chart, LineChart)
-    assert (figure.chart.x_scale, figure.chart.y_scale) == ("linear", "linear"), "batches are no ranks"
-    assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling"]
-
-
 def test_courses_of_a_cell_s_ways_are_lines_of_one_chart_named_by_way_and_ranks(tmp_path: Path) -> None:
     for name, load in (("one", 1.5), ("two", 2.5)):
         run = samples.run_folder(tmp_path / name)
