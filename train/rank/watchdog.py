@@ -54,7 +54,7 @@ class Watchdog:
         report: Called with the facts, before the stacks of all threads are printed and the process ends.
     """
 
-    def __init__(self, timeout_s: float, report: Callable[[StoodStill], None]) -> None:
+    def __init__(self, timeout_s: float, report: Callable[[StoodStill], object]) -> None:
         self._timeout_s, self._report = timeout_s, report
         self._last = self._stepped = time.monotonic()
         self._armed = float("-inf")
