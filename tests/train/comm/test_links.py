@@ -1,8 +1,14 @@
-"""Which nodes swap with each other."""
+"""Which nodes swap with each other, and how long an action takes."""
+
+import time
+from functools import partial
 
 import pytest
 
-from train.comm.links import partner_of
+from configs.load import load_cluster
+from tests.engines import ALONE
+from train.comm.links import mean_s, partner_of
+from train.engine.protocol import open_engine
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 64])
@@ -19,3 +25,9 @@ def test_partners_are_mutual_and_each_turn_has_other_ones(count: int) -> None:
                 assert partner not in met[number]
                 met[number].add(partner)
     assert {len(each) for each in met.values()} == {turns - count % 2}
+
+
+@pytest.mark.medium
+def test_an_action_takes_the_mean_of_its_repeats() -> None:
+    engine = open_engine(load_cluster("laptop"), ALONE)
+    assert 0.2 <= mean_s(engine, partial(time.sleep, 0.2), repeats=4) < 0.8
