@@ -34,7 +34,7 @@ LabelTable = dict[str, tuple[str, ...]]
 
 _SUFFIXES = (".csv", ".json")
 _NO_LABEL = frozenset({"", "No Finding"})
-_FLAGS = frozenset({"0", "1", "0.0", "1.0"})
+_FLAGS = frozenset({"0", "1", "0.0", "1.0", "false", "true"})
 _FEWEST_CLASSES = 2
 _FEWEST_COLUMNS = 2
 
@@ -146,16 +146,17 @@ def _from_csv(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
     pairs: list[tuple[str, list[str]]] = []
     cells: set[str] = set()
     for row in filter(None, rows):  # Many editors leave an empty line at the end.
-        cells.update(cell.strip() for cell in row[1:])
+        cells.update(cell.strip().lower() for cell in row[1:])
         if len(row) < _FEWEST_COLUMNS:
             raise UserError(f"{path}: line {rows.line_num} is {','.join(row)!r}, allowed: file,label|label")
         pairs.append((row[0], row[1].split("|")))
     if pairs and not is_file(path.parent / pairs[0][0]) and is_file(path.parent / pairs[0][1][0].strip()):
-        raise UserError(f"{path}: its second column, {header[1]}, has the files; put it before {header[0]}")
-    # Read as labels, columns of 0 and 1 would be the classes "0" and "1".
+        raise UserError(f"{path}: its second column, {header[1]}, has the files; make it the first one")
+    # Read as labels, columns of 0 and 1 would be the classes "0" and "1"; pandas writes False and True.
     if pairs and cells <= _FLAGS and len(header) > _FEWEST_COLUMNS:
         raise UserError(
-            f"{path}: every column after {header[0]} has only 0 and 1, allowed: a column of labels, as cat|dog; write "
-            "the names of the columns that have 1, or keep the first of these columns alone if it holds the labels"
+            f"{path}: every column after {header[0]} has only 0 and 1, or false and true, allowed: a column of labels, "
+            "as cat|dog; write the names of the columns that have 1 or true, or keep the first of these columns alone "
+            "if it holds the labels"
         )
     return pairs
