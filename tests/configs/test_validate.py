@@ -11,6 +11,7 @@ from configs.synonyms import SYNONYMS
 MISTAKES = [
     ("run.epoch=3", "run.epoch", "no such key; did you mean 'run.epochs'?"),
     ("optimizer.momentun=0.9", "optimizer.momentun", "no such key; did you mean 'momentum'?"),
+    ("optimizer.beta_2=0.9", "optimizer.beta_2", "no such key; choose one of average_every_steps, "),
     *((f"{key}=1", key, "no such key") for key in ("model.resnet50", "optimizer.lars", "optimizer.sgd")),
     *((word, "--set", "allowed: key=value with dots between blocks") for word in (
         "run..epochs=3", "run.epochs", "=3", ".run=3", "run.=3", "run", "", ".",
