@@ -214,7 +214,10 @@ def load_run(path: Path) -> tuple[Recipe, Cluster]:
     """
     if not is_file(path):
         raise UserError(f"{path}: there is no such file; ./run.sh train RECIPE makes a run, with a folder that has it")
-    return load_recipe(str(path)), load_cluster(str(path))
+    try:
+        return load_recipe(str(path)), load_cluster(str(path))
+    except ConfigError as error:
+        raise UserError(f"{path}: {error}; environment.json beside it names the commit that wrote it") from None
 
 
 def dump(recipe: Recipe, cluster: Cluster) -> str:

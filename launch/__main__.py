@@ -54,7 +54,7 @@ def _parser() -> Parser:
 
 def _train(options: Namespace) -> int:
     # Imported here, so that --help works before anything is installed.
-    from configs.load import load_both
+    from configs.load import load_both, load_run
     from configs.reading import is_file
     from launch.run import launch_run
     from launch.setup.state import in_use
@@ -66,6 +66,8 @@ def _train(options: Namespace) -> int:
     recorded = None if options.resume is None else str(options.resume / CONFIG_FILE)
     if recorded is not None and not is_file(Path(recorded)):
         raise UserError(f"--resume: got {options.resume}, allowed: the folder of a run; it has no {CONFIG_FILE}")
+    if recorded is not None:
+        load_run(Path(recorded))  # A mistake in the file is told with its path, one of --set below without it.
     name = options.recipe or recorded
     if name is None:
         raise UserError(

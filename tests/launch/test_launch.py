@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from configs.errors import REFUSED_STATUS, UserError
-from configs.load import ROOT, load_both, load_run
+from configs.load import ROOT, dump, load_both, load_run
 from configs.rank_variables import rank_environment
 from configs.registry import has_engine
 from configs.schema import Cluster
@@ -454,6 +454,17 @@ def test_neither_a_recipe_nor_a_run_and_weights_for_a_run_that_has_its_own_are_r
     for words, told in (([], "RECIPE is missing"), (["digits", "--from", "a", "--resume", "b"], "--from begins a new")):
         assert main(["train", *words]) == 2
         assert capsys.readouterr().err.startswith(f"error: {told}")
+
+
+def test_a_key_that_this_version_lacks_is_told_with_the_file_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = dump(*load_both("digits", None)).replace("seed:", "sede:")
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    assert main(["train", "--resume", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {tmp_path}/config.yaml: run.sede: no such key; ")
+    assert told.endswith("; environment.json beside it names the commit that wrote it\n")
 
 
 def test_a_python_without_the_programs_packages_is_led_to_the_command() -> None:
