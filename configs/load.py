@@ -233,8 +233,11 @@ def resolve_path(path: str) -> Path:
     ``~`` is the user's home folder, and a relative path starts at the program's folder.
 
     Raises:
-        UserError: The user, or the one that ``~name`` names, has no home folder.
+        UserError: The user, or the one that ``~name`` names, has no home folder, or the path has a variable: ranks
+            inherit few of the shell's.
     """
+    if "$" in path:
+        raise UserError(f"{path}: a variable is replaced in cluster.paths.stage alone; give the folder's whole path")
     try:
         return ROOT / Path(path).expanduser()
     except RuntimeError:

@@ -186,6 +186,10 @@ def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder(monkeypa
     assert [resolve_path(path) for path in ("~/data", "/data/x")] == [Path("/home/me/data"), Path("/data/x")]
     with pytest.raises(UserError, match=r"^~no-such-user/data: there is no such home folder here; give"):
         resolve_path("~no-such-user/data")
+    with pytest.raises(
+        UserError, match=r"^\$SCRATCH/data: a variable is replaced in cluster\.paths\.stage alone; give"
+    ):
+        resolve_path("$SCRATCH/data")
     paths = with_resolved_paths(load_cluster("laptop", ["cluster.paths.runs=r", "cluster.paths.stage=$TMPDIR/s"])).paths
     assert (paths.data, paths.runs, paths.stage) == (f"{ROOT}/runs/data", f"{ROOT}/r", "$TMPDIR/s")
 
