@@ -50,6 +50,8 @@ def check_dataset(
         if (place := manifest.in_place) is not None:
             words = shlex.join(["--in-place", place.root, str(folder)])
             remedy = f"move {folder} away and run ./run.sh prepare {words}"
+            if not exists(Path(place.root)):
+                remedy = f"mount or move its images to {place.root} again, or pack them anew where they lie now"
         if place is None or is_first:
             check_files(folder, manifest)
         if place is None and is_first and begun_ns is not None:

@@ -273,6 +273,12 @@ def test_a_file_that_changed_is_named_before_a_run_with_the_command_that_lists_a
     with pytest.raises(UserError, match=rf"{re.escape(str(file))}.*{told}.*; move .* {remedy}$"):
         check_dataset(prepared.folder, data, TRAIN)
     assert check_dataset(prepared.folder, data, TRAIN, is_first=False), "one process of a host looks at the files"
+    moved = prepared.source.rename(f"{prepared.source}.moved")
+    with pytest.raises(
+        UserError, match=rf"No such file.*; mount or move its images to {re.escape(str(prepared.source))}"
+    ):
+        check_dataset(prepared.folder, data, TRAIN)
+    moved.rename(prepared.source)
 
 
 def _data(prepared: Prepared) -> Data:
