@@ -200,6 +200,8 @@ def test_a_file_of_mxnets_that_is_cut_off_and_one_that_is_missing_are_refused_in
         UserError, match=r"^model\.parameters: no file .*/missing\.npz; give a \.ckpt, .*\.params file; "
     ):
         _load(tmp_path / "missing.npz")
+    with pytest.raises(UserError, match=r"no file .*/step-00000169\.ckpt; repeat the command if the run trains"):
+        _load(tmp_path / "step-00000169.ckpt")
 
 
 def _built(data: Path, *overrides: str) -> dict[str, np.ndarray]:
