@@ -5,11 +5,9 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from configs.arguments import short_path
@@ -160,7 +158,10 @@ def _probe(recipe: Recipe, cluster: Cluster, named: Sequence[str], **wanted: Any
     Raises:
         SystemExit: A signal stopped them; the status is 128 + its number.
     """
-    with _reports_folder(cluster) as folder:
+    runs = resolve_path(cluster.paths.runs)  # A disk that all hosts see.
+    with explain_disk_errors(runs):
+        runs.mkdir(parents=True, exist_ok=True)  # It stays, also if it is empty.
+    with partial_folder(runs, ".doctor-") as folder:
         (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
         command = command_of(Program.PROBE, json.dumps(wanted), str(folder))
         outcome = run_under(cluster, command, rank_environment(cluster), hosts=named)
@@ -219,20 +220,6 @@ def reachable_part(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
     backend = "gloo" if cluster.communication.backend == "mpi" else cluster.communication.backend
     communication = cluster.communication.model_copy(update={"backend": backend, "allreduce": "flat"})
     return cluster.model_copy(update={"num_nodes": 1, "launcher": "local", "communication": communication})
-
-
-@contextmanager
-def _reports_folder(cluster: Cluster) -> Iterator[Path]:
-    """Yield a folder for the reports of the ranks, on a disk that all hosts see."""
-    runs = resolve_path(cluster.paths.runs)
-    with ExitStack() as stack:
-        try:
-            runs.mkdir(parents=True, exist_ok=True)  # It stays, also if it is empty.
-            folder = stack.enter_context(partial_folder(runs, ".doctor-"))
-        except OSError as error:
-            remedy = "set cluster.paths.runs to a folder that you may write to"
-            raise UserError(f"{runs}: {error.strerror}; {remedy}") from None
-        yield folder
 
 
 def for_ranks(recipe: Recipe, plan: RunPlan, world_size: int) -> Recipe:

@@ -53,9 +53,8 @@ def load_parameters(path: Path, network: Network, drawn: Mapping[str, np.ndarray
         UserError: There is no such file, it cannot be read, or it belongs to another network.
     """
     if not is_file(path):
-        give = (
-            _GIVE if path.suffix != ".ckpt" else "repeat the command if the run trains, which removes old checkpoints"
-        )
+        removed = "repeat the command if the run trains, which removes old checkpoints"
+        give = removed if path.suffix == ".ckpt" else _GIVE
         raise UserError(f"model.parameters: no file {path}; {give}; relative paths start in cluster.paths.data")
     last = network.layers[-1]
     classifier = set() if last.is_frozen else {each.name for each in last.parameters}

@@ -295,7 +295,7 @@ def test_a_history_that_cannot_be_kept_is_a_warning(doctor: Doctor, tmp_path: Pa
     [
         (["--recipe", "digit"], "did you mean 'digits'?"),
         (["--step"], "name one with --recipe"),
-        (["--set", "cluster.paths.runs=/proc/none"], "/proc/none: No such file or directory; set cluster.paths.runs"),
+        (["--set", "cluster.paths.runs=/proc/none"], "/proc/none: cannot be written: No such file or directory"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_status_2(
