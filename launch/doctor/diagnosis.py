@@ -262,9 +262,10 @@ def _cores(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Check
     ours = [set(each.cores) for each in report.ranks if each.host == rank.host]
     granted, threads = float(len(set().union(*ours))), cluster.ranks_per_node * cluster.engine.threads
     granted = min(granted, machine.usable_cores or granted)
+    words = f"{granted:g} granted for {counted(threads, 'operator thread')}"
     if granted >= max(threads, cluster.node.cores or 0):
-        return CheckResult("OK", "cores", f"{granted:g} granted for {threads} operator threads")
-    words = f"{granted:g} granted for {threads} operator threads and node.cores: {cluster.node.cores or 'null'}"
+        return CheckResult("OK", "cores", words)
+    words += f" and node.cores: {cluster.node.cores or 'null'}"
     remedy = "ask the scheduler for whole nodes, or set cluster.node.cores and engine.threads to what is granted"
     return CheckResult("WARN", "cores", words, remedy)
 
