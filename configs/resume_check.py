@@ -122,7 +122,7 @@ def arithmetic_changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list
     """Compare what `arithmetic_of` returned for two attempts of a run.
 
     Args:
-        begun: Of the first attempt. A value that an older version of the program did not record is None.
+        begun: Of an earlier attempt. A value that an older version of the program did not record is None.
         now: Of the attempt that begins.
 
     Returns:

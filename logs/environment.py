@@ -89,7 +89,7 @@ def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
         variables: The variables that the ranks get on top of this process's own.
 
     Returns:
-        What has changed since the first attempt, a phrase each; see `configs.resume_check.arithmetic_changes`.
+        What differs from the earlier attempts, a phrase each; see `configs.resume_check.arithmetic_changes`.
     """
     path = folder / ENVIRONMENT_FILE
     surroundings = environment()
@@ -107,7 +107,8 @@ def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
     if earlier:
         surroundings["earlier_attempts"] = earlier
     write_json(path, surroundings, is_private=True)
-    return arithmetic_changes(earlier[0], arithmetic_of(surroundings)) if earlier else []
+    now = arithmetic_of(surroundings)
+    return list(dict.fromkeys(told for each in earlier for told in arithmetic_changes(each, now)))
 
 
 def read_environment(run_folder: Path) -> dict[str, Any]:
