@@ -1,4 +1,4 @@
-"""What this process may use of the machine: processors and memory, as affinity and control groups (v1, v2) limit them.
+"""What this process may use of the machine: its disks; processors and memory as affinity and control groups allow.
 
 A container, a Slurm job or a systemd unit gets a share of a machine, and the machine's own figures say nothing of it.
 Imports nothing of ours, and only the standard library.
@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,17 @@ class MemoryLimit(NamedTuple):
     limit_bytes: int
     free_bytes: int
     group: Path
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Return what a user may still write to the disk of an existing folder; None if nobody can tell.
+
+    Some network file systems know no size, and say that all of their 0 bytes are taken.
+    """
+    with suppress(OSError):
+        disk = os.statvfs(folder)
+        return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
+    return None
 
 
 def gpu_shortage(found: int, ranks_per_node: int) -> tuple[str, str] | None:

@@ -1,9 +1,10 @@
-"""Room on a disk, checked before hours are spent on filling it. Imports nothing of ours but `configs.errors`."""
+"""Room on a disk, checked before hours are spent on filling it. Imports only `configs`."""
 
 import os
 from pathlib import Path
 
 from configs.errors import UserError
+from configs.machine_limits import free_bytes
 
 _MOST_FILES = 8
 """Files of a data set or of an export, with their folders."""
@@ -23,9 +24,8 @@ def require_space(folder: Path, needed_bytes: int, purpose: str, remedy: str) ->
     Raises:
         UserError: Too few bytes are free, or too few files can be made because the file system is short of inodes.
     """
-    disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize
-    if free < needed_bytes:
+    disk, free = os.statvfs(folder), free_bytes(folder)
+    if free is not None and free < needed_bytes:
         raise UserError(
             f"{folder}: {_size(free)} free, {_size(needed_bytes)} needed for {purpose}; free some space, {remedy}"
         )

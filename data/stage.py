@@ -121,10 +121,10 @@ def _copy_dataset(source: Path, manifest: Manifest, copy: Path) -> None:
     """Copy into a hidden folder beside the final one, check the copy, then give it the final name."""
     partial = copy.with_name(f".{copy.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     total = dataset_bytes(manifest)
     remedy = "set cluster.paths.stage to another disk, or to null to read the shared folder"
     require_space(copy.parent, total, f"a copy of {source}", remedy)
+    partial.mkdir()
     with tqdm(total=total, desc=f"staging {source.name}", unit="B", unit_scale=True, disable=None) as progress:
         for name in SPLITS:
             split = manifest.split(name)

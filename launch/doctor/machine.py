@@ -5,7 +5,6 @@ Changes nothing on the machine; imports no framework.
 
 import os
 import resource
-import shutil
 import tempfile
 from contextlib import suppress
 from itertools import islice
@@ -14,7 +13,7 @@ from pathlib import Path
 from configs.compilers import compiler_shortage
 from configs.errors import UserError
 from configs.load import resolve_path
-from configs.machine_limits import available_memory_bytes, memory_limit, usable_cores
+from configs.machine_limits import available_memory_bytes, free_bytes, memory_limit, usable_cores
 from configs.registry import BUILT_IN_SOURCES
 from configs.schema import Cluster, Recipe
 from data.forms.catalogue import image_files
@@ -40,7 +39,7 @@ def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
     return MachineFacts(
         environment=environment(),
         memory_available_bytes=available_memory_bytes(root),
-        shm_free_bytes=_free(root / "dev/shm"),
+        shm_free_bytes=free_bytes(root / "dev/shm"),
         runs=_folder_facts(resolve_path(cluster.paths.runs)),
         stage=None if cluster.paths.stage is None else _stage_facts(cluster.paths.stage),
         interfaces={path.name: _read_line(path / "operstate") for path in (root / "sys/class/net").glob("*")},
@@ -86,7 +85,7 @@ def _limit(which: int) -> int | None:
 def _folder_facts(folder: Path) -> FolderFacts:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     is_writable = os.access(existing, os.W_OK | os.X_OK)
-    return FolderFacts(str(folder), free_bytes=_free(existing), is_writable=is_writable)
+    return FolderFacts(str(folder), free_bytes=free_bytes(existing), is_writable=is_writable)
 
 
 def _stage_facts(path: str) -> FolderFacts:
@@ -94,12 +93,6 @@ def _stage_facts(path: str) -> FolderFacts:
         return _folder_facts(local_folder(path))
     except UserError as error:
         return FolderFacts(path, problem=str(error))
-
-
-def _free(folder: Path) -> int | None:
-    with suppress(OSError):
-        return shutil.disk_usage(folder).free
-    return None
 
 
 def _read_line(path: Path) -> str | None:

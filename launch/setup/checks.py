@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from configs.errors import UserError
+from configs.machine_limits import free_bytes
 from launch.setup.gpu import NEEDS, Gpu, find_toolkit
 from launch.setup.layout import ENGINES, MACHINES, NEWEST_PYTHON, Engine, Kind, Variant
 
@@ -35,15 +36,15 @@ def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes
         pending: Names of the stages still to do.
         needed_bytes: Disk space that the pending stages take.
     """
-    stages, free_bytes = set(pending), shutil.disk_usage(folder).free
+    stages, free = set(pending), free_bytes(folder)
     newest = min(NEWEST_PYTHON[engine] for engine in kind.engines)
     names = " and ".join(ENGINES[engine] for engine in kind.engines)
     if problem := _machine_problem(kind):
         return [problem]
     problems = []
-    if free_bytes < needed_bytes:
+    if free is not None and free < needed_bytes:
         problems.append(
-            f"{free_bytes / 1e9:.1f} GB of disk free at {folder}, {needed_bytes / 1e9:.1f} GB needed: free some, or "
+            f"{free / 1e9:.1f} GB of disk free at {folder}, {needed_bytes / 1e9:.1f} GB needed: free some, or "
             "move this folder to another disk"
         )
     if not kind.base and sys.version_info[:2] > newest:

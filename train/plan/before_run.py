@@ -1,11 +1,11 @@
 """What is said of a run, or against it, before it begins. Imports neither a framework nor the simulator."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError
 from configs.load import resolve_path
+from configs.machine_limits import free_bytes
 from configs.plan import plan_run
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
@@ -81,15 +81,12 @@ def no_room_for_checkpoint(recipe: Recipe, cluster: Cluster, run_folder: Path) -
     place = next(each for each in (run_folder, *run_folder.absolute().parents) if each.is_dir())
     kinds = cluster.checkpoint.kinds
     needed = len(kinds) * checkpoint_bytes(recipe)
-    with suppress(OSError):
-        disk = os.statvfs(place)
-        free = disk.f_bavail * disk.f_frsize
-        if disk.f_blocks and free < needed:  # some network file systems know no size
-            return (
-                f"{run_folder}: its disk has {free / 1e6:,.2f} MB free, and {recipe.name} needs {needed / 1e6:,.2f} MB "
-                f"for {' and '.join(kinds)}; free some space, or choose another disk (--run-dir, cluster.paths.runs)"
-            )
-    return None
+    if (free := free_bytes(place)) is None or free >= needed:
+        return None
+    return (
+        f"{run_folder}: its disk has {free / 1e6:,.2f} MB free, and {recipe.name} needs {needed / 1e6:,.2f} MB "
+        f"for {' and '.join(kinds)}; free some space, or choose another disk (--run-dir, cluster.paths.runs)"
+    )
 
 
 def classless_outputs(recipe: Recipe, cluster: Cluster) -> str | None:

@@ -301,8 +301,8 @@ def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others(
 def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = SimpleNamespace(free=1_500_000_000)
-    monkeypatch.setattr("shutil.disk_usage", lambda _folder: free)
+    disk = SimpleNamespace(f_bavail=1_500_000, f_frsize=1000, f_blocks=1)
+    monkeypatch.setattr("os.statvfs", lambda _folder: disk)
     assert find_problems(OVER, tmp_path, [], 1_500_000_000) == []
     (line,) = find_problems(OVER, tmp_path, [], 1_500_000_001)
     assert line.startswith(f"1.5 GB of disk free at {tmp_path}, 1.5 GB needed: free some, or move this folder")
