@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.arguments import Parser, exit_status, parse, printable, whole_number
 from configs.errors import UserError
+from configs.interrupts import ENDING, heeded
 from configs.machine_limits import default_workers
 from configs.outputs import guard_outputs
 from configs.registry import BUILT_IN_SOURCES, MOST_CLASSES, SOURCES
@@ -81,9 +82,8 @@ def _run(options: argparse.Namespace) -> int:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     if options.in_place and (options.size or options.quality is not None):
         raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # As Ctrl-C does, they leave nothing behind.
-        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup
-            signal.signal(ending, lambda number, _: sys.exit(128 + number))
+    for ending in heeded(ENDING):  # As Ctrl-C does, they leave nothing behind.
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
     try:
         start = time.monotonic()
         return _prepare(_source(options.source, given | {"in_place": options.in_place}), options, start)

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from configs.interrupts import AS_SIGTERM, heeded
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """Signals on which ranks save their state and end. Ranks get SIGTERM in place of SIGINT, which ends them at once."""
 
@@ -18,20 +20,17 @@ STOP_FILE = "stop"
 horovodrun passes SIGTERM on to ssh, which ends at once and with it the ranks of other hosts, and kills the ranks of its
 own host after 5 s. So horovodrun gets no signal, and each rank's ``supervise_rank.sh`` looks for the file."""
 
-_AS_SIGTERM = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU)
-"""Also what schedulers send before the end of a job: LSF SIGUSR2, Grid Engine SIGXCPU at a soft limit."""
-
 _outer: list[Callable[[], int | None]] = []
 """What the block that holds the handlers yielded."""
 
 
 @contextmanager
 def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | None]]:
-    """Record `STOP_SIGNALS` and `_AS_SIGTERM` while the block runs, so that they do not end this process.
+    """Record `STOP_SIGNALS` and `AS_SIGTERM` while the block runs, so that they do not end this process.
 
     Within another such block, the signals of the outer one count too, so that none is lost on the way to the ranks.
 
-    SIGHUP, which a terminal sends when it closes, SIGQUIT (Ctrl with a backslash) and the rest of `_AS_SIGTERM` count
+    SIGHUP, which a terminal sends when it closes, SIGQUIT (Ctrl with a backslash) and the rest of `AS_SIGTERM` count
     as SIGTERM: the ranks save their state and end. Under nohup SIGHUP stays ignored, and SIGQUIT in the background of a
     script. A second SIGINT counts as SIGKILL: the user wants the ranks to end at once.
 
@@ -50,7 +49,7 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
     received: list[int] = []
 
     def record(number: int, _frame: FrameType | None) -> None:
-        if number in _AS_SIGTERM:
+        if number in AS_SIGTERM:
             number = signal.SIGTERM
         if number == signal.SIGINT and number in received:
             number = signal.SIGKILL
@@ -58,8 +57,7 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
             _tell(at_interrupt)
         received.append(number)
 
-    numbers = [*STOP_SIGNALS, *(each for each in _AS_SIGTERM if signal.getsignal(each) != signal.SIG_IGN)]
-    before = {number: signal.signal(number, record) for number in numbers}
+    before = {number: signal.signal(number, record) for number in (*STOP_SIGNALS, *heeded(AS_SIGTERM))}
     _outer.append(lambda: received[-1] if received else None)
     try:
         yield _outer[0]

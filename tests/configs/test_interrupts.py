@@ -32,14 +32,15 @@ def test_a_program_that_was_started_ends_by_itself_and_ctrl_c_is_told_once(
 
 
 @pytest.mark.ranks
-def test_a_program_that_was_started_ends_with_a_parent_that_alone_is_told_to_end() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_a_program_that_was_started_ends_with_a_parent_that_alone_is_told_to_end(number: signal.Signals) -> None:
     def work() -> int:
         with interrupt_left_to_child(says_so=True):
             ended.append(subprocess.run([sys.executable, "-c", told], check=False).returncode)
         return 0
 
-    told = "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)"
-    before, ended = signal.getsignal(signal.SIGTERM), list[int]()
+    told = f"import os, time\nos.kill(os.getppid(), {number:d})\ntime.sleep(60)"
+    before, ended = signal.getsignal(number), list[int]()
     with pytest.raises(SystemExit) as end:
         work()
-    assert (end.value.code, ended, signal.getsignal(signal.SIGTERM)) == (143, [-signal.SIGTERM], before)
+    assert (end.value.code, ended, signal.getsignal(number)) == (128 + number, [-number], before)
