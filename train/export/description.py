@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
 from configs.ideas import IDEAS
+from configs.reading import is_file, read_bytes
 from configs.schema import Recipe
 from data.manifest import Manifest
 from logs.disk import read_object
@@ -22,14 +24,14 @@ _CHANNELS = {1: "grey", 3: "RGB", 4: "RGB, zero"}
 
 
 def describe(
-    recipe: Recipe, *, checkpoint: str, onnx_file: str | None, manifest: Manifest | None, score: dict[str, Any] | None
+    recipe: Recipe, *, checkpoint: str, onnx_file: Path | None, manifest: Manifest | None, score: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the content of ``network.json``.
 
     Args:
         recipe: The network and its images.
         checkpoint: Name of the checkpoint that holds the weights.
-        onnx_file: Name of the ONNX file. If None, there is none.
+        onnx_file: The ONNX file. If None, there is none.
         manifest: Says how images were packed, and the names of the classes. If None, images are taken as they are, and
             the classes have no names.
         score: Metric and counts of an evaluation of the network. If None, it was not evaluated.
@@ -41,7 +43,8 @@ def describe(
         "version": _VERSION,
         "recipe": recipe.name,
         "checkpoint": checkpoint,
-        "onnx": onnx_file and {"file": onnx_file, "opset": OPSET, "input": INPUT, "output": OUTPUT},
+        "onnx": onnx_file
+        and {"file": onnx_file.name, "sha256": _sha256(onnx_file), "opset": OPSET, "input": INPUT, "output": OUTPUT},
         "input": ["N", model.input_channels, model.image_size, model.image_size],
         "layout": "NCHW",
         "dtype": "float32",
@@ -76,14 +79,23 @@ def describe(
     }
 
 
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(read_bytes(file)).hexdigest()
+
+
 def read_description(folder: Path) -> dict[str, Any]:
     """Return the content of ``network.json`` in an export.
 
     Raises:
-        UserError: The file is missing or damaged, or an older version of this program wrote it.
+        UserError: The file is missing or damaged, an older version of this program wrote it, or the ONNX file is
+            missing or not the one that was written with it.
     """
     path = folder / DESCRIPTION_FILE
     found = read_object(path)
     if found.get("version") != _VERSION:
         raise UserError(f"{path}: comes from another version of this program; export the network again")
+    if onnx := found["onnx"]:
+        file = folder / onnx["file"]
+        if not is_file(file) or onnx.get("sha256") not in {None, _sha256(file)}:  # older versions kept no checksum
+            raise UserError(f"{file}: damaged, or of another export; export the network again")
     return found

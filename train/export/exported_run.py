@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from configs.errors import UserError
 from configs.load import resolve_path
 from configs.lock import partial_folder
-from configs.reading import Unreadable, exists, is_file, patiently
+from configs.reading import Unreadable, exists, patiently
 from configs.registry import has_engine, installed_engine
 from configs.schema import Cluster, Recipe
 from data.manifest import Manifest, load_manifest
@@ -136,10 +136,9 @@ class ExportedRun:
         Raises:
             UserError: The disk is full, or a file cannot be written.
         """
-        has_onnx = (destination / _ONNX_FILE).is_file()
-        if has_onnx:
+        onnx_file = file if (file := destination / _ONNX_FILE).is_file() else None
+        if onnx_file:
             shutil.copyfile(Path(__file__).with_name(_PROGRAM), destination / _PROGRAM)
-        onnx_file = _ONNX_FILE if has_onnx else None
         content = describe(
             self.recipe, checkpoint=self.checkpoint.name, onnx_file=onnx_file, manifest=self.manifest, score=score
         )
@@ -172,7 +171,7 @@ class ExportedRun:
             raise
         except UserError:
             return False
-        return found["checkpoint"] == self.checkpoint.name and is_file(folder / _ONNX_FILE)
+        return found["checkpoint"] == self.checkpoint.name and found["onnx"] is not None
 
     @cached_property
     def manifest(self) -> Manifest | None:

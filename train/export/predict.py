@@ -92,8 +92,11 @@ def _open_classifier(path: Path) -> "Classifier":
         from train.export.classify import Classifier
     except ModuleNotFoundError as error:
         raise UserError(f"predict needs the package {error.name}; ./run.sh setup installs it") from None
-    folder = path
-    if RunFolder(path).is_begun:
+    run, folder = RunFolder(path), path
+    if run.is_begun and not run.checkpoints.files() and is_file(path / "export" / DESCRIPTION_FILE):
+        folder = path / "export"
+        sys.stderr.write(f"{path}: no checkpoint in it; its export is taken\n")
+    elif run.is_begun:
         from train.export.exported_run import ExportedRun, with_checkpoint
 
         folder, is_new = with_checkpoint(lambda: ExportedRun.open(path), ExportedRun.onnx_export)

@@ -189,6 +189,14 @@ def test_a_run_that_has_gone_on_is_exported_again(
     (run / "export" / "network.json").write_text('{"top1": 0.9}', encoding="utf-8")
     assert main(words) == 0
     assert capsys.readouterr() == (again.out, first.err)
+    weights = bytearray((run / "export" / "network.onnx").read_bytes())
+    weights[len(weights) // 2] ^= 64
+    (run / "export" / "network.onnx").write_bytes(weights)
+    assert main(words) == 0
+    assert capsys.readouterr() == (again.out, first.err)
+    shutil.rmtree(run / "checkpoints")
+    assert main(words) == 0
+    assert capsys.readouterr() == (again.out, f"{run}: no checkpoint in it; its export is taken\n")
 
 
 @pytest.mark.medium
@@ -213,7 +221,8 @@ def test_what_is_no_run_and_no_export_is_refused_in_one_line(
     assert refusal(run, folder) == f"error: {folder}: no file in it; give an image or a folder of images\n"
     export = run / "export"
     (export / "network.onnx").write_bytes(b"damaged")
-    assert f"error: {export}: the network cannot be loaded (" in refusal(export, images[0])
+    damaged = f"error: {export}/network.onnx: damaged, or of another export; export the network again\n"
+    assert refusal(export, images[0]) == damaged
     (export / "network.json").write_text("{}", encoding="utf-8")
     assert refusal(export, images[0]) == (
         f"error: {export}/network.json: comes from another version of this program; export the network again\n"
