@@ -21,7 +21,7 @@ _WINDOW_BYTES = 1 << 30
 _TRIES, _PAUSE_S = 10, 0.1
 """A page that another run reads at this moment cannot be dropped; a little later it can."""
 
-_NOT_TOLD = "the kernel tells only the owner of these files how much of them is in memory"
+_NOT_TOLD = "the kernel tells how much of a file is in memory only to its owner, and where files can be mapped"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -74,7 +74,7 @@ def resident_bytes(paths: Iterable[Path]) -> int | None:
 
     Returns:
         The number; None if the kernel does not tell. Since Linux 5.0 it tells only a user who owns the file or may
-        write to it.
+        write to it. It cannot tell of a file system without mappings, as some in user space are.
 
     Raises:
         OSError, configs.reading.Unreadable: A file cannot be opened.
@@ -86,13 +86,20 @@ def resident_bytes(paths: Iterable[Path]) -> int | None:
         with patiently(path, partial(path.open, "rb")) as file:
             size = os.fstat(file.fileno()).st_size
             for begin in range(0, size, _WINDOW_BYTES):
-                pages += _resident_pages(file.fileno(), begin, min(_WINDOW_BYTES, size - begin))
+                found = _resident_pages(file.fileno(), begin, min(_WINDOW_BYTES, size - begin))
+                if found is None:
+                    return None
+                pages += found
     return pages * mmap.PAGESIZE
 
 
-def _resident_pages(descriptor: int, begin: int, length: int) -> int:
+def _resident_pages(descriptor: int, begin: int, length: int) -> int | None:
     # The mapping is private and writable, but never written: ctypes cannot take the address of a read-only mapping.
-    with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=begin) as mapping:
+    try:
+        mapped = mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=begin)
+    except OSError:
+        return None
+    with mapped as mapping:
         vector = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
         anchor = ctypes.c_char.from_buffer(mapping)
         failed = _libc.mincore(ctypes.addressof(anchor), length, vector.ctypes.data)
