@@ -22,7 +22,10 @@ _TARS = {f"{start}{part}.tar": part for start in ("", "ilsvrc2012_img_") for par
 """Names of tars, in lower case -> the part that each of them holds."""
 _KAGGLE = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC")
 """Where Kaggle's tree of ImageNet has the two parts, from its top and from the folders between."""
-_SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir"})
+_SYSTEM_FILES = frozenset(
+    {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir"}
+    | {"lost+found", "$recycle.bin", "system volume information"}  # at the top of a disk
+)
 
 
 class Layout(NamedTuple):

@@ -244,6 +244,7 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 def test_hidden_files_and_those_of_operating_systems_are_left_out(class_folders: Path) -> None:
     (class_folders / "train/.ipynb_checkpoints").mkdir()
     (class_folders / "train/.ipynb_checkpoints/a.jpg").write_bytes(jpeg(1))
+    (class_folders / "train/lost+found").mkdir()
     for name in ("train/n01/._c.jpeg", "val/n02/Thumbs.db", "val/desktop.ini", "train/n02/.DS_Store"):
         (class_folders / name).write_bytes(b"")
     source = open_source(str(class_folders), Settings())
