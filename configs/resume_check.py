@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from configs.arguments import counted
 from configs.errors import UserError
 from configs.schema import Cluster, Recipe
 
@@ -89,8 +90,8 @@ def require_unchanged(
             continue
         if key == f"cluster.{RANKS}":
             changes.append(
-                f"{now} ranks instead of {before}: the global batch stays the same, batch norms without batch.bn_span "
-                "use other numbers of images at once, and the images are shuffled anew"
+                f"{counted(now, 'rank')} instead of {before}: the global batch stays the same, batch norms without "
+                "batch.bn_span use other numbers of images at once, and the images are shuffled anew"
             )
         elif key == "run.epochs" and isinstance(before, int) and isinstance(now, int) and now > before:
             changes.append(f"{now} epochs instead of {before}: the learning rate follows the longer schedule from here")

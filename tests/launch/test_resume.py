@@ -203,7 +203,7 @@ def test_a_run_goes_on_with_other_ranks_more_epochs_and_another_cpu_and_says_wha
     assert done.status == 0, done.errors
     summary = read_summary(folder)
     assert (summary["world_size"], summary["epochs"], summary["resumed_from_step"]) == (1, 3, 19)
-    ranks_changed = "1 ranks instead of 2: the global batch stays the same"
+    ranks_changed = "1 rank instead of 2: the global batch stays the same"
     assert any(change.startswith(ranks_changed) for change in summary["changes"])
     assert any(change.startswith("3 epochs instead of 2: ") for change in summary["changes"])
     assert f"resumed with {ranks_changed}" in done.output

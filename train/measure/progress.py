@@ -179,15 +179,14 @@ class Progress:
         if not self._visible:
             return
         left = (self._total_steps - last.step - 1) * self._clock.stepping_s / self._clock.steps
-        score = "not evaluated yet" if self._score is None else self._score
+        score = "" if self._score is None else f"  {self._score}"
         if not self._bar.disable:
             # A terminal shows one line that changes; what matters most stands first, because tqdm cuts the line off.
             words = f"{last.step + 1}/{self._total_steps} loss {loss:.3f} {_rounded(self._rate)} images/s"
-            words += f" {duration(left)} left" + ("" if self._score is None else f" {self._score}")
-            self._bar.set_description_str(words)
+            self._bar.set_description_str(f"{words} {duration(left)} left{score[1:]}")
             return
         self._say(
-            "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g  %s  at most %s left",
+            "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g%s  at most %s left",
             last.epoch, last.step + 1, self._total_steps, _rounded(self._rate), loss, last.lr, score, duration(left),
         )  # fmt: skip
 

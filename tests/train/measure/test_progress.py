@@ -99,7 +99,7 @@ def test_a_line_says_how_much_time_is_left_at_the_pace_so_far(caplog: pytest.Log
     progress.steps(_losses(10, *[1.0] * 10))
     progress.close()
     assert caplog.messages == [
-        "epoch 1 step 10/100  26 images/s  loss 2.0000  lr 0.9  not evaluated yet  at most 3m45s left",
+        "epoch 1 step 10/100  26 images/s  loss 2.0000  lr 0.9  at most 3m45s left",
         "epoch 1  top-1 0.7500 (30 of 40) in 1.50 s",
         "epoch 1 step 20/100  0.0 images/s  loss 1.0000  lr 1.9  top-1 0.7500  at most 27h46m left",
     ]
