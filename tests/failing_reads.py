@@ -18,8 +18,10 @@ _SOURCE = r"""
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +55,16 @@ OPEN(open64)
 int stat(const char *path, struct stat *found) { return fails("stat", path) ? -1 : NEXT(stat)(path, found); }
 int stat64(const char *path, struct stat64 *found) { return fails("stat", path) ? -1 : NEXT(stat64)(path, found); }
 DIR *opendir(const char *path) { return fails("opendir", path) ? 0 : NEXT(opendir)(path); }
+
+#define MMAP(name)                                                                          \
+  void *name(void *start, size_t length, int protection, int flags, int file, off_t at) {   \
+    char link[32], path[4096] = "";                                                         \
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);                                  \
+    if (file >= 0 && readlink(link, path, sizeof path - 1) < 0) path[0] = 0;                \
+    return fails("mmap", path) ? MAP_FAILED : NEXT(name)(start, length, protection, flags, file, at); \
+  }
+MMAP(mmap)
+MMAP(mmap64)
 """
 
 
@@ -61,7 +73,7 @@ def failing_reads(folder: Path, call: str, path: Path, number: int, *, once: boo
 
     Args:
         folder: Takes the file ``has-failed``, if a call fails ``once``.
-        call: ``open``, ``stat`` or ``opendir``.
+        call: ``open``, ``stat``, ``opendir`` or ``mmap``.
         path: The file or the folder.
         number: The error number.
         once: Whether the first call fails and no other, in whichever process.
@@ -83,9 +95,11 @@ def _variables(call: str, number: int) -> dict[str, str]:
     """Return what lets a call fail, and skip the test if Python does not see it."""
     folder = _library().name
     variables = {"LD_PRELOAD": f"{folder}/failing_reads.so", "FAIL_CALL": call, "FAIL_ERRNO": str(number)}
-    read = {"open": "open(p).close()", "stat": "os.stat(p)", "opendir": "os.listdir(p)"}[call]
-    command = [sys.executable, "-S", "-c", f"import os, sys; p = sys.argv[1]; {read}", folder]
-    environment = os.environ | variables | {"FAIL_PATH": folder}
+    mapped = "import mmap; file = open(p); mmap.mmap(file.fileno(), 1, access=1)"
+    read = {"open": "open(p).close()", "stat": "os.stat(p)", "opendir": "os.listdir(p)", "mmap": mapped}[call]
+    path = f"{folder}/failing_reads.so" if call == "mmap" else folder
+    command = [sys.executable, "-S", "-c", f"import os, sys; p = sys.argv[1]; {read}", path]
+    environment = os.environ | variables | {"FAIL_PATH": path}
     probe = subprocess.run(command, env=environment, capture_output=True, check=False)
     if f"[Errno {number}]".encode() not in probe.stderr:
         pytest.skip("this Python reads by other calls of the C library")

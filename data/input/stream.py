@@ -19,6 +19,9 @@ _DECODER = "fn.decoders."
 _NO_THREAD = "Resource temporarily unavailable"
 """In the error of a thread that the system refuses to start; it tells nothing of the images."""
 
+_NO_MAPPING = "File mapping failed"
+"""In the error of a file that is gone, or lies on a file system without mappings, as some in user space are."""
+
 _OUTCOME = "pipeline object is no longer valid"
 
 
@@ -156,8 +159,10 @@ class Stream:
             samples = self._find_damaged()
         if _NO_THREAD in text:
             raise DataError(f"DALI cannot start its threads: {_NO_THREAD}")
-        folder = shlex.quote(str(self._request.folder))
-        verify = f"({_reason(text)}); ./run.sh prepare --verify {folder} names all damaged records"
+        remedy = f"./run.sh prepare --verify {shlex.quote(str(self._request.folder))} names all damaged records"
+        if _NO_MAPPING in text:
+            remedy += "; if it names none, --set cluster.engine.file_access=read"
+        verify = f"({_reason(text)}); {remedy}"
         if samples:
             raise UndecodableError(f"{images.name(sorted(samples))}: cannot be decoded {verify}", samples)
         raise DataError(f"{images.where}: DALI stopped {verify}")

@@ -1,9 +1,11 @@
 """Batches from real files: which rank gets which image, how images are cut, and what damaged records cause."""
 
+import errno
 import io
 import itertools
 import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from nvidia import dali
 from PIL import Image
 
-from configs.load import load_recipe
+from configs.load import ROOT, load_recipe
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import DataError, EvaluationSource, TrainingSource
 from data.input.packed import open_evaluation, open_training
@@ -23,6 +25,7 @@ from data.shards import shard_range
 from launch.setup.gpu import search_gpus
 from tests.configs.test_progressive_resizing import GROWING
 from tests.engines import cpu_engine
+from tests.failing_reads import failing_reads
 from tests.host_arrays import HostArrays
 
 SIDE = 16
@@ -433,6 +436,19 @@ def test_unreadable_files_are_one_line(tmp_path: Path, command: str) -> None:
     with pytest.raises(DataError, match=r"train\.rec: .*DALI stopped \(.+\); ./run.sh prepare --verify") as caught:
         take(training(tmp_path, recipe_for()), 10)
     assert "\n" not in str(caught.value)
+
+
+def test_where_files_cannot_be_mapped_the_way_to_read_them_is_told(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40)
+    program = (
+        "import sys; from pathlib import Path; from tests.data.input.test_packed import recipe_for, take, training\n"
+    )
+    program += "take(training(Path(sys.argv[1]), recipe_for()), 1)"
+    variables = failing_reads(tmp_path, "mmap", tmp_path / "train.rec", errno.ENODEV, once=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
+    assert ran.stderr.strip().endswith("if it names none, --set cluster.engine.file_access=read")
 
 
 def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
