@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.arguments import Parser, exit_status, parse, printable, whole_number
 from configs.errors import UserError
-from configs.interrupts import ENDING, heeded
+from configs.interrupts import ending_signals
 from configs.machine_limits import default_workers
 from configs.outputs import guard_outputs
 from configs.registry import BUILT_IN_SOURCES, MOST_CLASSES, SOURCES
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     if options.in_place and (options.size or options.quality is not None):
         raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
-    for ending in heeded(ENDING):  # As Ctrl-C does, they leave nothing behind.
+    for ending in ending_signals():  # As Ctrl-C does, they leave nothing behind.
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
     try:
         start = time.monotonic()

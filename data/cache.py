@@ -23,7 +23,7 @@ _TRIES, _PAUSE_S = 10, 0.1
 
 _NOT_TOLD = "the kernel tells how much of a file is in memory only to its owner, and where files can be mapped"
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
@@ -104,7 +104,5 @@ def _resident_pages(descriptor: int, begin: int, length: int) -> int | None:
         anchor = ctypes.c_char.from_buffer(mapping)
         failed = _libc.mincore(ctypes.addressof(anchor), length, vector.ctypes.data)
         del anchor  # a mapping cannot be closed while a ctypes object points into it
-    if failed:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     # Only the lowest bit of each byte tells whether the page is cached; the others are reserved.
-    return int(np.count_nonzero(vector & 1))
+    return None if failed else int(np.count_nonzero(vector & 1))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from configs.errors import UserError
-from configs.interrupts import ENDING
+from configs.interrupts import ending_signals
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -105,9 +105,8 @@ def _start(function: Callable[[Any], Any]) -> None:
     global _work  # noqa: PLW0603 (set once in each process)
     _work = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for ending in ENDING:
-        if callable(signal.getsignal(ending)):
-            signal.signal(ending, signal.SIG_DFL)
+    for ending in ending_signals():
+        signal.signal(ending, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from configs.interrupts import AS_SIGTERM, heeded
+from configs.interrupts import ending_signals
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """Signals on which ranks save their state and end. Ranks get SIGTERM in place of SIGINT, which ends them at once."""
@@ -26,11 +26,11 @@ _outer: list[Callable[[], int | None]] = []
 
 @contextmanager
 def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | None]]:
-    """Record `STOP_SIGNALS` and `AS_SIGTERM` while the block runs, so that they do not end this process.
+    """Record `STOP_SIGNALS` and `ending_signals` while the block runs, so that they do not end this process.
 
     Within another such block, the signals of the outer one count too, so that none is lost on the way to the ranks.
 
-    SIGHUP, which a terminal sends when it closes, SIGQUIT (Ctrl with a backslash) and the rest of `AS_SIGTERM` count
+    SIGHUP, which a terminal sends when it closes, SIGQUIT (Ctrl with a backslash) and the rest count
     as SIGTERM: the ranks save their state and end. Under nohup SIGHUP stays ignored, and SIGQUIT in the background of a
     script. A second SIGINT counts as SIGKILL: the user wants the ranks to end at once.
 
@@ -49,7 +49,7 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
     received: list[int] = []
 
     def record(number: int, _frame: FrameType | None) -> None:
-        if number in AS_SIGTERM:
+        if number not in STOP_SIGNALS:
             number = signal.SIGTERM
         if number == signal.SIGINT and number in received:
             number = signal.SIGKILL
@@ -57,7 +57,7 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
             _tell(at_interrupt)
         received.append(number)
 
-    before = {number: signal.signal(number, record) for number in (*STOP_SIGNALS, *heeded(AS_SIGTERM))}
+    before = {number: signal.signal(number, record) for number in {*STOP_SIGNALS, *ending_signals()}}
     _outer.append(lambda: received[-1] if received else None)
     try:
         yield _outer[0]
