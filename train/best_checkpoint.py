@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.plan import Position
-from logs.checkpoints import SavedState, step_of
+from logs.checkpoints import CheckpointFolder, SavedState, step_of
 
 if TYPE_CHECKING:
     from train.evaluate import Score
@@ -42,9 +41,10 @@ class BestMark:
         self.facts = {_BEST: {"epoch": at.epoch - 1, "step": at.step, metric: score.value}}
         return _BEST
 
-    def summed_up(self, marked: Path | None) -> dict[str, Any]:
+    def summed_up(self, folder: CheckpointFolder) -> dict[str, Any]:
         """Return fields of the run's summary on the checkpoint that is marked, if it is on the disk."""
         best = self.facts.get(_BEST)
+        marked = folder.marked() if best else None  # A folder that cannot be listed ends no run that marks nothing.
         if marked is None or best is None or step_of(marked) != best["step"]:
             return {}
         return {_BEST: {**best, "checkpoint": marked.name}}

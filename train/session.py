@@ -418,7 +418,7 @@ class _Training:
             resumed_from_step=self.initial.resumed_from_step,
             changes=list(self.initial.changes) or None,
             is_cold=self.is_cold,
-            **self.checkpoints.mark.summed_up(self.folder.checkpoints.marked()),
+            **self.checkpoints.mark.summed_up(self.folder.checkpoints),
         )
         self.folder.write_summary(summary)
         return 0 if result.success else 1

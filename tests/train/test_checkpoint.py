@@ -1,7 +1,10 @@
 """What a run keeps of its state and when, and what a resumed rank gets back of it; real files, no training."""
 
+import errno
 import logging
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,10 +14,11 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_recipe
+from configs.load import ROOT, load_recipe
 from configs.plan import Position, plan_run
 from logs.checkpoints import CheckpointFolder, SavedState, read
 from logs.folder import RunFolder
+from tests.failing_reads import failing_reads
 from train.best_checkpoint import BestMark
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import SingleProcess
@@ -136,21 +140,35 @@ def test_the_first_of_the_best_evaluations_has_a_checkpoint_that_no_later_one_re
     expected = {"best": {"epoch": 2, "step": 38, "top1": 0.7, "checkpoint": "best-step-00000038.ckpt"}}
     assert _steps(tmp_path) == [80]
     kept = tmp_path / "checkpoints" / "best-step-00000038.ckpt"
-    assert (checkpoints.mark.summed_up(folder.marked()), folder.marked()) == (expected, kept)
+    assert (checkpoints.mark.summed_up(folder), folder.marked()) == (expected, kept)
 
     again, _ = _checkpoints(tmp_path, every=None, keep=1)
     again.mark = BestMark(marks=True, resumed=_origin(tmp_path).checkpoint)
     again.finished(Position(6, 95), score=scores[1])
-    assert again.mark.summed_up(folder.marked()) == expected
+    assert again.mark.summed_up(folder) == expected
     again.finished(Position(6, 95), score=Score("top-1", 0.71, {"top1": 0.71}, ""))
-    assert again.mark.summed_up(kept) == {}, "its file was written, and is gone"
+    assert not kept.exists()
     assert folder.marked() == tmp_path / "checkpoints" / "best-step-00000095.ckpt"
     told = {"epoch": 5, "step": 95, "top1": 0.71, "checkpoint": "best-step-00000095.ckpt"}
-    assert again.mark.summed_up(folder.marked()) == {"best": told}
+    assert again.mark.summed_up(folder) == {"best": told}
+    assert checkpoints.mark.summed_up(folder) == {}, "its file was written, and is gone"
     assert BestMark().of(Position(6, 95), scores[1]) is None
     assert BestMark(resumed=_origin(tmp_path).checkpoint).of(Position(7, 114), scores[1]) is None, "0.71 was better"
     better = Score("top-1", 0.72, {"top1": 0.72}, "")
     assert BestMark(resumed=_origin(tmp_path).checkpoint).of(Position(7, 114), better) == "best"
+
+
+@pytest.mark.medium
+def test_the_end_of_a_run_that_marks_nothing_does_not_depend_on_a_list_of_its_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    code = (
+        "import sys; from pathlib import Path; from logs.checkpoints import CheckpointFolder; "
+        "from train.best_checkpoint import BestMark; print(BestMark().summed_up(CheckpointFolder(Path(sys.argv[1]))))"
+    )
+    variables = failing_reads(tmp_path, "opendir", tmp_path / "checkpoints", errno.EIO, once=False)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "{}\n", done.stderr
 
 
 def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> InitialState:
