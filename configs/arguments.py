@@ -189,7 +189,7 @@ def _refused(error: MemoryError | OSError) -> str | None:
     if error.errno == errno.ENOSPC and error.filename is None:  # Of a file, `logs.disk` tells.
         _leave_stdout()
         return "the output cannot be written whole: its disk is full; send it to another place"
-    if re.search(_LIBRARY, str(error)):
+    if re.search(_LIBRARY, str(error)) or error.filename == sys.executable:
         return in_words(error)
     if error.filename is None or error.errno in _LIMITS:
         return _LIMITS.get(error.errno or 0)
@@ -205,11 +205,11 @@ def _leave_stdout() -> None:
 def in_words(error: Exception) -> str:
     """Return what an error says; of a module or a library that does not load, with the remedy.
 
-    A module that is gone was there when the program started, after set-up.
+    A module or an interpreter that is gone was there when the program started, after set-up.
     """
     if re.search(_LIBRARY, str(error)):
         return f"{error}; unset LD_LIBRARY_PATH or unload its module, or raise limits on memory (ulimit -v, ulimit -d)"
-    if not isinstance(error, ImportError):
+    if not isinstance(error, ImportError) and getattr(error, "filename", None) != sys.executable:
         return str(error)
     remedy = "the program or its .venv was moved or changed meanwhile; put it back, then repeat the command"
     if sys.prefix == sys.base_prefix:

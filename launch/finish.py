@@ -85,9 +85,9 @@ def tell_trouble(folder: RunFolder, outcome: Outcome, error: Exception) -> int:
     The ranks have run, so the status is not the one of a refusal.
 
     Raises:
-        OSError: The error itself, if it is one that no disk and no file server causes.
+        OSError: The error itself, if it is one of no file, which no disk and no file server causes.
     """
-    if isinstance(error, OSError) and not may_pass(error):
+    if isinstance(error, OSError) and error.filename is None and not may_pass(error):
         raise error
     with suppress(UserError, OSError, ImportError):
         ended = read_object(folder / SUMMARY_FILE) if folder.has_summary else {}

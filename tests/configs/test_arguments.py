@@ -52,6 +52,10 @@ LIBRARY = "/site/lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (require
             "/a.yaml: Permission denied; check its permissions",
         ),
         (OSError(errno.ENAMETOOLONG, "File name too long", "n" * 300), f"{'n' * 300}: File name too long; give"),
+        (
+            OSError(errno.ENOENT, "None", sys.executable),
+            f"[Errno 2] None: {sys.executable!r}: the program or its .venv was",
+        ),
         (MemoryError("7 GiB"), "7 GiB: memory ran out; take smaller values"),
         (ImportError(LIBRARY), f"{LIBRARY}; unset LD_LIBRARY_PATH"),
         (OSError(LIBRARY), f"{LIBRARY}; unset LD_LIBRARY_PATH"),

@@ -185,6 +185,22 @@ def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_and_no_refusal(
     assert "summary.json: cannot be written: the disk is full; " in trouble
 
 
+def test_a_run_whose_environment_was_moved_meanwhile_tells_how_it_ended_and_why_it_is_not_judged(
+    tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def move_the_environment(folder: RunFolder) -> Outcome:
+        folder.write_summary(Summary("digits", "success", steps=9))
+        (folder / "result_0.txt").touch()
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        return Outcome(0)
+
+    ranks.endings = [move_the_environment]
+    assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 1
+    *_, ended, trouble = capsys.readouterr().err.splitlines()
+    assert ended == "digits: success"
+    assert all(words in trouble for words in (sys.executable, ".venv was moved", "put it back"))
+
+
 def test_a_folder_in_which_somebody_trains_stays_as_it_is(tmp_path: Path, sets: list[str]) -> None:
     both = load_both("digits", "laptop", sets)
     RunFolder(tmp_path).write_settings(*both)
