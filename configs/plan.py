@@ -5,6 +5,7 @@ The module computes with integers only and imports no framework.
 
 from dataclasses import dataclass
 
+from configs.arguments import counted
 from configs.errors import ConfigError
 from configs.schema import Recipe
 
@@ -99,8 +100,8 @@ class RunPlan:
         if self.global_batch_size <= images or self.max_steps is not None:
             return None
         return (
-            f"batch.global_size={self.global_batch_size:,} is more than the {images:,} images of an epoch: the run "
-            f"takes {self.steps_after(self.epochs)} steps in {self.epochs} epochs; set a smaller batch"
+            f"batch.global_size={self.global_batch_size:,} is more than the {images:,} images of an epoch: a run of "
+            f"{counted(self.epochs, 'epoch')} takes {counted(self.steps_after(self.epochs), 'step')}; lower the batch"
         )
 
     @property
@@ -225,7 +226,7 @@ def _cut(recipe: Recipe, world_size: int) -> tuple[int, int, int]:
 def _does_not_divide(total: int, world_size: int, span: int | None, accumulation: int | None) -> ConfigError:
     unit = world_size * (span or 1) * (accumulation or 1)
     below, above = total // unit * unit, (total // unit + 1) * unit
-    parts = [f"{world_size} ranks"]
+    parts = [counted(world_size, "rank")]
     parts += [f"{span} images per rank (batch.bn_span)"] if span else []
     parts += [f"{accumulation} accumulation steps"] if accumulation else []
     sizes = [unit] if span and accumulation else [size for size in (below, above) if size]

@@ -88,7 +88,7 @@ def require_unchanged(
         before, now = old.get(key), new.get(key)
         if before == now:
             continue
-        if key == f"cluster.{RANKS}":
+        if key == f"cluster.{RANKS}" and isinstance(now, int):
             changes.append(
                 f"{counted(now, 'rank')} instead of {before}: the global batch stays the same, batch norms without "
                 "batch.bn_span use other numbers of images at once, and the images are shuffled anew"

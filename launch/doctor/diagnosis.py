@@ -290,7 +290,7 @@ def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
     pinned = report.plan["pinned_bytes_per_node"] if on_gpu else 0
     needed, least = (cluster.ranks_per_node * each + pinned for each in (per_rank, certain))
     if free is not None and needed > free:
-        words = f"{_gb(free)} free{limit}, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
+        words = f"{_gb(free)} free{limit}, {_gb(needed)} needed for {counted(cluster.ranks_per_node, 'rank')}"
         remedy = "end other programs, lower the batch, or start fewer ranks a node"
         return CheckResult("FAIL" if least > free else "WARN", "memory", words, remedy)
     return CheckResult("OK", "memory", f"{_gb(free)} free{limit}, about {_gb(needed)} needed")

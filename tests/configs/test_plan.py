@@ -140,7 +140,7 @@ def test_a_rank_reads_its_whole_share_in_steps_that_may_be_longer_than_an_epoch(
     assert plan.decay_steps == total
     told = plan.stepless_epochs
     assert (told is None) == (batch <= samples)
-    assert told is None or f"{total} steps in {epochs} epochs" in told
+    assert told is None or f"{epochs} epochs takes {total} step{'s' * (total > 1)};" in told
 
 
 @pytest.mark.parametrize(

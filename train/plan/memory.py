@@ -9,6 +9,7 @@ H200, PyTorch took 0.2 to 6 % more in 16 bits, and 5 to 6 GB more in TF32 (docs/
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from configs.arguments import counted
 from configs.errors import ConfigError
 from configs.machine_limits import available_memory_bytes, memory_limit
 from configs.plan import RunPlan, plan_run
@@ -241,8 +242,8 @@ def shortage_here(recipe: Recipe, cluster: Cluster, root: Path = Path("/")) -> s
     if available is None or needed <= available:
         return None
     return (
-        f"{cluster.ranks_per_node} ranks of {recipe.name} need {needed / 1e9:.2f} GB of memory, and {where} has "
-        f"{available / 1e9:.2f} GB left; end other programs, raise the limit, or start fewer ranks "
+        f"{counted(cluster.ranks_per_node, 'rank')} of {recipe.name} would need {needed / 1e9:.2f} GB of memory, and "
+        f"{where} has {available / 1e9:.2f} GB left; end other programs, raise the limit, or start fewer ranks "
         f"(cluster.ranks_per_node)"
     )
 

@@ -220,7 +220,7 @@ def test_ranks_that_this_machine_or_its_control_group_cannot_hold_are_refused_wi
     words = shortage_here(*place, _machine(tmp_path, str(needed - 1), 1 << 40))
     assert words is not None
     assert words.startswith(
-        f"2 ranks of digits need {needed / 1e9:.2f} GB of memory, and the control group {tmp_path}/"
+        f"2 ranks of digits would need {needed / 1e9:.2f} GB of memory, and the control group {tmp_path}/"
     )
     assert f"/job (limit {needed / 1e9:.2f} GB) has {needed / 1e9:.2f} GB left" in words
     machine = _machine(tmp_path, "max", 1 << 20)
