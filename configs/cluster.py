@@ -64,8 +64,8 @@ class Cluster(Section):
     slow in two jobs is named. If null, health.jsonl in paths.runs."""
     trackers: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Field(strict=False)] = ()
     """Live trackers that ./run.sh train sends a run's numbers to at each evaluation, if their packages are installed:
-    tensorboard (event files in the run folder), wandb (Weights & Biases, also with WANDB_MODE=offline), mlflow. For a
-    job, use ./run.sh watch RUN --track NAME."""
+    tensorboard (event files in the run folder: tensorboard --logdir RUN), wandb (Weights & Biases, also with
+    WANDB_MODE=offline), mlflow. For a job, use ./run.sh watch RUN --track NAME."""
     node: Node = Node()
     fabric: Fabric = Fabric()
     scheduler: Scheduler = Scheduler()

@@ -118,7 +118,7 @@ _ALLOWED = {
     "model_attributes_type": "a block of keys",
     "model_type": "a block of keys",
     "string_type": "a text",
-    "tuple_type": "a list",
+    "tuple_type": "a list, as [a, b]",
 }
 """Pydantic's kind of problem -> the allowed values, where its own message speaks of Python's types."""
 

@@ -30,7 +30,7 @@ MISTAKES = [
     ("run.target_top1=1", "run.target_top1", "less than 1"),
     ("data.flip=no", "data.flip", "true or false"),
     ("data.name=4", "data.name", "a text"),
-    ("data.mean=3", "data.mean", "a list"),
+    ("data.mean=3", "data.mean", "a list, as [a, b]"),
     ("data.mean=[1, 2]", "data.mean.2", "required, and missing"),
     ("data.std=[0.229, 0.224, 0.225]", "data.std", "three numbers of at least 1: pixels are 0 to 255, not 0 to 1"),
     ("data.crop.area=[0.9, 0.5]", "data.crop.area", "0 < low <= high <= 1"),
