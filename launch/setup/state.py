@@ -86,7 +86,8 @@ def cannot_write(why: str) -> UserError:
     """Return the refusal of a set-up that has work to do and cannot write to the checkout."""
     fault = (State().kind and find_fault()) or "the environment is not complete, or you may not read it"
     return UserError(
-        f"{SETUP_LOCK}: {why}; {fault}: run ./run.sh setup as the owner of the checkout, or use your own checkout"
+        f"{SETUP_LOCK}: {why}; {fault}: run ./run.sh setup, and if it has nothing to do chmod -R go+rX .venv, as the "
+        "owner of the checkout, or use your own checkout"
     )
 
 

@@ -32,7 +32,7 @@ def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(
     monkeypatch.setattr("sys.prefix", str(CURRENT.folder))
     with state.in_use():
         assert not state.is_used()
-    with pytest.raises(UserError, match="as the owner of the checkout, or use your own"), state.only_one():
+    with pytest.raises(UserError, match=r"chmod .* as the owner of the checkout, or use your own"), state.only_one():
         pass
 
 
