@@ -19,7 +19,7 @@ from PIL import Image
 
 from configs.arguments import duration
 from configs.errors import UserError
-from configs.load import Dumper
+from configs.load import ROOT, Dumper, load_cluster, load_recipe, resolve_path
 from configs.reading import exists
 from configs.schema import Recipe
 from configs.validate import validate
@@ -58,16 +58,17 @@ def write_recipe(folder: Path, manifest: Manifest) -> tuple[Path, bool, str]:
 
     Returns:
         The file; whether it was written now, and not kept, as one that is there already; and the command that trains on
-        the images.
+        the images, by the recipe that comes with the program for them, or by this one.
 
     Raises:
         UserError: The file cannot be written.
     """
     path = folder / NAME
-    command = shlex.join(["./run.sh", "train", str(path)])
+    own = shlex.join(["./run.sh", "train", str(path)])
+    command = f"./run.sh train {folder.absolute().name}" if _is_shipped(folder.absolute(), manifest) else own
     if exists(path):
         return path, False, command
-    tree = _choose(folder.absolute().name, manifest, _measure(folder), command)
+    tree = _choose(folder.absolute().name, manifest, _measure(folder), own)
     validate(Recipe, tree)
     text = _HEADER + yaml.dump(tree, Dumper=Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
     try:
@@ -78,6 +79,15 @@ def write_recipe(folder: Path, manifest: Manifest) -> tuple[Path, bool, str]:
         told = f"{path}: cannot be written: {error.strerror}; the images are packed: with --no-recipe, this is no error"
         raise UserError(told) from None
     return path, True, command
+
+
+def _is_shipped(folder: Path, manifest: Manifest) -> bool:
+    """Return whether a recipe of the folder's name comes with the program, finds these images there and is for them."""
+    is_found = folder.parent == resolve_path(load_cluster("laptop").paths.data)
+    if not (is_found and (ROOT / "configs" / "recipes" / f"{folder.name}.yaml").is_file()):
+        return False
+    data = load_recipe(folder.name).data
+    return (data.train_samples, data.eval_samples) == (manifest.train.records, manifest.eval.records)
 
 
 def _measure(folder: Path) -> _Pixels:

@@ -125,6 +125,8 @@ def test_a_recipe_that_the_user_has_changed_is_kept(tmp_path: Path, capsys: pyte
     assert (recipe.run.seed, path.read_text(encoding="utf-8")) == (7, changed)
     assert f"{path}: kept; remove it to get a new one\n" in told
     assert told.endswith(f"next: ./run.sh train {path}\n")
+    assert main(["prepare", "digits", str(resolve_path("runs/data/digits"))]) == 0
+    assert capsys.readouterr().out.endswith("next: ./run.sh train digits\n")  # with its measured accuracy
     path.unlink()
     assert main(["prepare", str(source), str(folder), "--no-recipe"]) == 0
     assert not path.exists()
