@@ -35,8 +35,8 @@ def _require_machines(spec: JobSpec) -> None:
     cluster, hosts, kind = spec.cluster, spec.hosts, spec.cluster.scheduler.kind
     if kind == "none" and not hosts:
         raise UserError(
-            f"cluster {cluster.name} has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here "
-            f"with ./run.sh train"
+            f"cluster {cluster.name} has no scheduler: set scheduler.kind, and scheduler.wall_time_s for a limit, in "
+            "its file, give --hosts A,B, or train here with ./run.sh train"
         )
     least = cluster.num_nodes + cluster.scheduler.spare_nodes
     if hosts and (kind != "none" or len(hosts) < least):
