@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -116,6 +117,9 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             plan=plan, images=images, source_state=state, connect=connect, weights=weights,
         )  # fmt: skip
         require_cold(rank.communicator, is_cold=prepared.is_cold)
+        # Each host may read a copy of its own.
+        sums = rank.communicator.gather("data set", zlib.crc32(repr(prepared.checksums).encode()))
+        require_equal(sums, "before the run", "data sets are", "; copy that of one host to the others")
         _warm_up(rank, initial, ledger)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")

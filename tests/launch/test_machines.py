@@ -157,6 +157,19 @@ def test_pods_of_a_train_job_train_by_the_variables_that_kubeflow_trainer_sets(
 
 
 @pytest.mark.slow
+def test_hosts_with_unlike_copies_of_the_data_set_are_told_before_the_run(machines: dict[str, Machine]) -> None:
+    alpha = machines["alpha"]
+    for seed, machine in enumerate(machines.values()):
+        words = ["-m", "data", "prepare", "digits", "/tmp/data/digits", "--seed", str(seed)]
+        assert machine.run(sys.executable, "-I", *words).returncode == 0
+    folder = alpha.shared / "unlike"
+    job = _submit(alpha, folder, None, "cluster.launcher=horovodrun", "cluster.paths.data=/tmp/data")
+    log = _ended(alpha, folder, None, job)
+    assert "the ranks' data sets are not the same before the run" in read_summary(folder)["failure"], log
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.slow
 def test_a_spare_host_takes_the_place_of_one_whose_rank_was_killed(machines: dict[str, Machine]) -> None:
     alpha = machines["alpha"]
     folder = alpha.shared / "spare"
