@@ -194,9 +194,6 @@ def hold(path: Path) -> None:
 
     Meanwhile the script waits for the launcher, which is killed here if it outlives its ranks.
     """
-    # The script, which waits for the launcher, and the launcher get the signals of the job.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     outlived = OutlivedLauncher(path, partial(kill_launcher_of, os.getppid(), path))
     with in_use(), RunFolder(path).claims.held(lambda message: sys.stderr.write(f"error: {message}\n")):
         while not select.select([sys.stdin], [], [], 1.0)[0]:

@@ -83,14 +83,14 @@ for run in "${runs[@]}"; do
     fi
     if [[ $began -eq 0 ]]; then
       # Gives signs of life for the claim on the run folder, until this script and the launcher are gone.
-      exec {claim}> >(exec "$python" -I -m launch.submit.job hold "$run")
+      exec {claim}> >(trap '' TERM INT HUP USR1 USR2 XCPU && exec "$python" -I -m launch.submit.job hold "$run")
       launch "$run"
       exec {claim}>&-
     elif [[ $began -ne 1 ]]; then
       result=2 # The folder is somebody else's.
       break
     fi
-    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" ||
+    (trap '' TERM INT HUP USR1 USR2 XCPU && exec "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals") ||
       result=$?
     # 75: the run was stopped before its end, and the next attempt of this job continues it.
     if [[ $result -eq 75 ]]; then

@@ -78,14 +78,15 @@ class _StandInJob:
             time.sleep(0.01)
 
 
+# A scheduler's signal reaches every process of a job; it ends neither who keeps the claim nor who closes the run.
 _STAND_IN = """#!/usr/bin/env bash
 run=${!#}
 case "$*" in
   *'launch.submit.job begin'*) [[ ! -e $run/taken ]] || exit 2; [[ ! -e $run/over ]] ;;
   *'launch.doctor'*) [[ ! -e ${0%/*}/sick ]] ;;
   *'launch.submit.reach'*) shift 4; printf '%s\n' "$@" ;;
-  *'launch.submit.job hold'*) cat >/dev/null; touch "$run/let-go" ;;
-  *'launch.submit.job end'*) run=$5; echo "end $*"; [[ $9 -eq 0 ]] || exit 75; exit "$7" ;;
+  *'launch.submit.job hold'*) kill $$; cat >/dev/null; touch "$run/let-go" ;;
+  *'launch.submit.job end'*) kill $$; run=$5; echo "end $*"; [[ $9 -eq 0 ]] || exit 75; exit "$7" ;;
   *)
     trap 'kill $!; exit 75' TERM
     read -r seconds status <"$run/table"
