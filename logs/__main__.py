@@ -43,12 +43,14 @@ def _check(*, paths: list[Path], ruleset: str | None, division: str | None) -> i
     from logs.judge.compliance import find_logs, judge_all, keep_verdicts
     from logs.judge.evidence import judge_run, members
 
-    found = {each: find_logs(each, ruleset) for path in paths for each in members(path)}
+    runs = {each: judge_run(each) for path in paths for each in members(path)}
+    # A run that failed early, or waits for its job, may have no log; its verdict needs none.
+    found = {path: find_logs(path, ruleset, may_lack=run is not None and not run.passed) for path, run in runs.items()}
     pairs = [pair for logs in found.values() for pair in logs]
     verdicts = dict(zip(pairs, judge_all(pairs, division), strict=True))
     has_failed = False
     for path, logs in found.items():
-        run = judge_run(path)
+        run = runs[path]
         # Without a run's own verdict, or if the user names the rules, every log decides.
         decides = None if run is None or ruleset or division else run.rulesets
         if run is not None:

@@ -171,13 +171,14 @@ def write_verdict(run_folder: Path) -> dict[str, Verdict]:
     return keep_verdicts(run_folder, zip((log for log, _ in pairs), judge_all(pairs), strict=True))
 
 
-def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
+def find_logs(path: Path, ruleset: str | None = None, *, may_lack: bool = False) -> list[tuple[Path, str]]:
     """Return the logs at ``path``, each with the ruleset to judge the log by.
 
     Args:
         path: A log, or a folder with logs.
         ruleset: In a folder, only logs in the format of this ruleset are returned. If None, each log's own ruleset:
             0.6.0 has a format of its own, the later rulesets share one, and the date of the run tells them apart.
+        may_lack: Whether a folder may be without a log.
 
     Raises:
         UserError: If there is no such file or folder, or no log in the folder.
@@ -189,7 +190,7 @@ def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
     found = [(log, _own_ruleset(log)) for log in logs_in(path)]
     if ruleset:
         found = [(log, ruleset) for log, own in found if (own == _OLD) == (ruleset == _OLD)]
-    if not found:
+    if not found and not may_lack:
         raise UserError(f"{path}: no log for {ruleset or 'any ruleset'} in it; give a run folder or a log")
     return found
 

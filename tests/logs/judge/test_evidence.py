@@ -213,6 +213,10 @@ def test_an_aborted_run_may_lack_metrics_and_environment_and_has_not_ended_witho
     (folder / "summary.json").unlink()  # its launcher was killed
     assert main(["check", str(folder)]) == 1
     assert f"FAIL  run    {folder}\n      has not ended\n" in capsys.readouterr().out
+    for log in folder.glob("result_*"):  # its job waits in the queue
+        log.unlink()
+    assert main(["check", str(folder)]) == 1
+    assert capsys.readouterr().out == f"FAIL  run    {folder}\n      has not ended\n"
 
 
 def test_a_run_folder_without_its_configuration_is_no_folder_of_others_logs(
