@@ -46,10 +46,11 @@ def trouble_with(host: str, folder: Path) -> str | None:
             ssh, bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as remote:
             assert remote.stdout is not None
-            said = remote.stdout.readline().split()
-            forth = _why_not(addresses[0][1], int(said[1])) if said[:1] == [b"port"] else None
+            # The host's own shell may print a greeting first.
+            said = next((line.split() for line in remote.stdout if line.startswith(b"port ")), None)
+            forth = _why_not(addresses[0][1], int(said[1])) if said else None
             output, errors = remote.communicate()
-    if said[:1] != [b"port"]:
+    if not said:
         return _refusal(host, here, errors.decode(errors="replace"))
     if forth:
         return f"{host}: {here} cannot connect to {addresses[0][1]}: {forth}; {_IN_WAY}"

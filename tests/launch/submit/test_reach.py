@@ -48,7 +48,7 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ("echo port {port}", ()),
+        ("echo Welcome; echo quota: 5 G of 10 >&2; echo port {port}", ()),
         ("printf 'port {port}\\nb cannot connect to a: Connection refused\\n'",
          ("b cannot connect to a: Connection refused; ", _WAY)),
         ("echo port {closed}", (f"{socket.gethostname()} cannot connect to 127.0.0.1: Connection refused; ", _WAY)),
