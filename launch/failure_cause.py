@@ -228,7 +228,9 @@ def _tell_waiting(its: Ending) -> _Told:
 
 def _tell_launcher(its: Ending) -> _Told:
     launcher, status = its.folder.cluster.launcher, its.outcome.exit_status
-    where = "" if launcher == "local" or status in _SIGNAL_STATUSES else f"; {launcher}'s own lines say why"
+    # The status of srun is that of a rank, and of another launcher its own: who was killed has said nothing.
+    is_mute = launcher == "local" or (launcher != "srun" and status in _SIGNAL_STATUSES)
+    where = "" if is_mute else f"; {launcher}'s own lines say why"
     return f"the launcher ended with status {status}{where}"
 
 

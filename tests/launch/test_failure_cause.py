@@ -20,6 +20,7 @@ from tests.failing_reads import failing_reads
 
 HERE = socket.gethostname()
 MPI = ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
+SRUN = ["cluster.launcher=srun"]
 
 
 def _folder(path: Path, *sets: str) -> RunFolder:
@@ -147,11 +148,14 @@ def test_no_rank_is_named_where_none_failed(
     assert Ending(_folder(tmp_path), outcome, rows).cause == cause
 
 
-@pytest.mark.parametrize(("status", "where"), [(1, "; mpirun's own lines say why"), (137, "")])
-def test_a_launcher_that_starts_no_rank_is_named_unless_a_signal_ended_it(
-    status: int, where: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("launcher", "status", "where"),
+    [(MPI, 1, "; mpirun's own lines say why"), (MPI, 137, ""), (SRUN, 137, "; srun's own lines say why")],
+)
+def test_a_launcher_whose_ranks_tell_nothing_is_named_unless_a_signal_ended_it(
+    launcher: list[str], status: int, where: str, tmp_path: Path
 ) -> None:
-    told = Ending(_folder(tmp_path, *MPI), Outcome(status), []).cause["message"]
+    told = Ending(_folder(tmp_path, *launcher), Outcome(status), []).cause["message"]
     assert told == f"the launcher ended with status {status}{where}"
 
 
