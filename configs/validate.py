@@ -84,7 +84,7 @@ def _hint(path: str, siblings: Collection[str]) -> str:
     alike = difflib.get_close_matches(word, siblings, n=1, cutoff=_ALIKE)
     elsewhere = [ends[each] for each in difflib.get_close_matches(word, ends, n=1, cutoff=_VERY_ALIKE)]
     # The path itself is a key of another optimizer or decay than the chosen one.
-    found = [known for known in (synonym(word), *alike, *elsewhere) if known and known != path]
+    found = [known for known in (synonym(word), ends.get(word), *alike, *elsewhere) if known and known != path]
     return f"did you mean {found[0]!r}?" if found else nearest(word, siblings)
 
 

@@ -180,7 +180,8 @@ def require_launchable(cluster: Cluster) -> None:
     if launcher not in (launchers := COMMUNICATORS[kind].launchers):
         raise ConfigError("cluster.launcher", launcher, f"{', '.join(launchers)} with communication.kind: {kind}")
     if launcher == "mpirun" and kind == "horovod" and connecting_library(cluster) == "gloo":
-        remedy = "set cluster.communication.backend=mpi, or set launcher: horovodrun"
+        other = "srun" if cluster.scheduler.kind == "slurm" else "horovodrun"
+        remedy = f"set cluster.communication.backend=mpi, or set launcher: {other}"
         raise ConfigError("cluster.communication.backend", "gloo", "mpi or nccl under mpirun", remedy)
 
 

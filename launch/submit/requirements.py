@@ -59,13 +59,14 @@ def _require_possible_job(spec: JobSpec) -> None:
     """Raise ConfigError for a value of the cluster file that is possible, but not for a job of the scheduler."""
     cluster, asked, scheduler = spec.cluster, spec.cluster.scheduler, spec.scheduler
     launcher, runtime, tracker = cluster.launcher, cluster.container.runtime, next(iter(cluster.trackers), "")
+    able = [each for each in scheduler.launchers if each != "local" or cluster.num_nodes == 1]
     for is_wrong, key, allowed, remedy in (
         (tracker, "trackers", "[] in a job",
          f"leave the key out, and follow the job with ./run.sh watch RUN --track {tracker}"),
         (scheduler.has_time_limit and asked.wall_time_s is None,
          "scheduler.wall_time_s", "seconds", "a job needs a time limit: add the key"),
         (launcher not in scheduler.launchers,
-         "launcher", f"{' or '.join(scheduler.launchers)} with scheduler {asked.kind}", ""),
+         "launcher", f"{' or '.join(able)} with scheduler {asked.kind}", ""),
         (spec.spares and launcher == "local", "scheduler.spare_nodes", "0 with launcher: local", ""),
         (cluster.communication.link_bytes_per_s is not None, "communication.link_bytes_per_s",
          "null for a job, because only ./run.sh train limits the loopback", ""),

@@ -75,7 +75,8 @@ MISTAKES = [
     *((f"cluster.{block}=3", f"cluster.{block}", "a block of keys") for block in ("engine", "environment")),
     ("cluster.engine.name=mxnett", "cluster.engine.name", "'mxnet', 'torch' or 'timed'; did you mean 'mxnet'?"),
     ("cluster.device=tpu", "cluster.device", "'cpu' or 'gpu'"),
-    ("cluster.num_nodes=2", "cluster.launcher", "horovodrun, mpirun, srun or torchrun"),
+    ("cluster.num_nodes=2", "cluster.launcher", "mpirun, srun"),
+    ("cluster.check_first=true", "cluster.check_first", "no such key; did you mean 'cluster.scheduler.check_first'?"),
     ("cluster.environment={path: x}", "cluster.environment", "names in capitals"),
     ("cluster.engine={name: mxnet, layout: NHWC}", "cluster.engine.layout", "NCHW under MXNet on a CPU"),
 ]  # fmt: skip
