@@ -285,11 +285,15 @@ def _ending(status: int) -> str:
 
 def _why(folder: RunFolder, killed_by: int | None, is_out_of_memory: bool | str) -> str:
     """Return what the signal that killed a rank tells of the data, or of the rank's machine."""
-    has_time_limit = resource.getrlimit(resource.RLIMIT_CPU)[1] != resource.RLIM_INFINITY
+    has_time_limit, has_memory_limit = (
+        resource.getrlimit(each) != (resource.RLIM_INFINITY,) * 2 for each in (resource.RLIMIT_CPU, resource.RLIMIT_AS)
+    )
     # The kernel sends SIGKILL where memory runs out, and counts that; also at the hard limit on processor time, as
     # SIGXCPU at the soft one.
     if killed_by == signal.SIGKILL and is_out_of_memory:
         return _memory_ran_out(is_out_of_memory)
+    if has_memory_limit and killed_by in (signal.SIGSEGV, signal.SIGABRT):
+        return ": perhaps a library got no memory; raise the limit (ulimit -v)"
     if killed_by == signal.SIGABRT:
         return ": perhaps a library gave up, which prints why"
     if killed_by == signal.SIGXCPU or (killed_by == signal.SIGKILL and has_time_limit):

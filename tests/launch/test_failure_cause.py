@@ -2,6 +2,7 @@
 
 import errno
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -157,6 +158,17 @@ def test_a_launcher_whose_ranks_tell_nothing_is_named_unless_a_signal_ended_it(
 ) -> None:
     told = Ending(_folder(tmp_path, *launcher), Outcome(status), []).cause["message"]
     assert told == f"the launcher ended with status {status}{where}"
+
+
+def test_a_rank_that_crashed_below_a_limit_on_memory_is_told_by_it(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 44, before[1]))
+    try:
+        told = Ending(_folder(tmp_path, *MPI), Outcome(139), [KILLED | {"killed_by": 11, "status": 139}]).cause
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert "raise the limit (ulimit -v)" in told["message"]
+    assert "data set" not in told["message"]
 
 
 def test_the_host_of_a_rank_without_a_report_comes_from_the_rank_script(tmp_path: Path) -> None:
