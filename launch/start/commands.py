@@ -67,6 +67,7 @@ def launcher_command(
         words = ["-np", ranks, "--mpi" if by_mpi else "--gloo"]
         is_told = cluster.num_nodes > 1 and cluster.node.interface
         words += [f"--network-interfaces={cluster.node.interface}"] if is_told else []
+        hosts = hosts or ["localhost"] * (cluster.num_nodes == 1)
         words += ["-H", ",".join(f"{host}:{per_node}" for host in hosts)] if hosts else []
         return [*command_of(Program.HOROVODRUN, *words, python=python), *command]
     if cluster.launcher == "mpirun":
