@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from configs.arguments import Parser, exit_status, parse
-from configs.rank_variables import connecting_library, interface_variables
+from configs.rank_variables import connecting_library
 from configs.registry import COMMUNICATORS, RendezvousName
 
 if TYPE_CHECKING:  # A job script's ranks wait for this program, and the schema is three quarters of its start.
@@ -202,8 +202,6 @@ class _TorchStore(Rendezvous):
     def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], Mapping[str, str]]]:
         with socket.create_server(("127.0.0.1", 0), backlog=num_ranks) as listener:
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
-            address |= interface_variables("lo")
-
             store = {"RANK_STORE_FD": str(listener.fileno())}
             yield lambda rank: {**_numbers(rank, num_ranks), **address, **({} if rank else store)}
 

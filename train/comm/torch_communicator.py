@@ -147,7 +147,10 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
     way = _reach(addresses, port, timeout_s)
     if not is_server:
         store = TCPStore(way.address, port, **options)
-    _choose_interface(way.own if identity.local_size == identity.world_size else _own_address(store, way, identity))
+    is_one_machine = identity.local_size == identity.world_size
+    for name in interface_variables("") if is_one_machine else ():  # The caller's are for the network between machines.
+        os.environ.pop(name, None)
+    _choose_interface(way.own if is_one_machine else _own_address(store, way, identity))
     if store.add(f"processes of rank {identity.rank}", 1) != 1:
         raise WorldMismatch(identity, f"another process is rank {identity.rank}, too")
     first = store.compare_set("world size", "", str(identity.world_size)).decode()

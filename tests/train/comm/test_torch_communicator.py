@@ -80,7 +80,10 @@ class _Started:
         sets = ["cluster.engine.name=torch", "cluster.communication.kind=torch_distributed"]
         cluster = load_cluster("laptop", [*sets, f"cluster.communication.timeout_s={timeout_s}"])
         communication = cluster.communication.model_copy(update={"backend": backend})
-        return connector(communication)(Identity(rank, world_size, rank, world_size, "here", "Slurm"), Ledger())
+        # Only ranks of several machines are told of an interface.
+        local_rank, local_size = (0, 1) if "GLOO_SOCKET_IFNAME" in variables else (rank, world_size)
+        identity = Identity(rank, world_size, local_rank, local_size, "here", "Slurm")
+        return connector(communication)(identity, Ledger())
 
 
 @pytest.fixture
@@ -131,6 +134,8 @@ def test_rank_0_serves_the_store_on_the_launchers_socket_and_the_loopback_carrie
 def test_of_several_machines_each_has_the_interface_that_it_is_told(started: _Started) -> None:
     with RENDEZVOUS["torch"].serve(1, 2) as found:
         variables = {**found, "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo,nic7"}
+        store = distributed.TCPStore("127.0.0.1", int(found["MASTER_PORT"]), is_master=False)
+        store.set("address of the server", "127.0.0.1")
         with pytest.raises(UserError, match=r"^GLOO_SOCKET_IFNAME: got nic7, allowed: an interface of .*lo.*; unset"):
             started.connect(0, 2, variables)
         with pytest.raises(RuntimeError, match="started"):
