@@ -13,14 +13,7 @@ from configs.blocks.jobs import Checkpoint, Container, Paths, Scheduler, Submiss
 from configs.blocks.machines import Fabric, Node
 from configs.blocks.rehearsal import Rehearsal
 from configs.errors import ConfigError
-from configs.registry import (
-    COMMUNICATORS,
-    ENGINES,
-    MOST_BFLOAT16_SUMMANDS,
-    communicators_of,
-    gradient_precision,
-    installed_engine,
-)
+from configs.registry import ENGINES, MOST_BFLOAT16_SUMMANDS, communicators_of, gradient_precision, installed_engine
 from configs.section import Section
 
 _OF_LIBRARIES = {"backend", "allreduce", "cycle_time_ms", "link_bytes_per_s"}
@@ -135,8 +128,7 @@ class Cluster(Section):
         allowed = f"an entry for each of a node's {ranks} ranks, or an empty list"
         self.refuse(0 < len(self.node.rank_cores) < ranks, "node.rank_cores", allowed)
         self._require_possible_communication()
-        launchers = (each for each in COMMUNICATORS[self.communication.kind].launchers if each != "local")
-        allowed = f"{', '.join(launchers)} for more than one node"
+        allowed = "horovodrun, mpirun, srun or torchrun for more than one node"
         self.refuse(self.num_nodes > 1 and self.launcher == "local", "launcher", allowed)
 
     def _require_possible_engine(self) -> None:
@@ -167,7 +159,7 @@ class Cluster(Section):
             (in_torch and own.deferred_fraction, "communication.deferred_fraction", "0 under PyTorch", ""),
             (kind == "none" and self.world_size > 1,
              "communication.kind", f"for one rank, not {self.world_size}", "set cluster.ranks_per_node=1"),
-            ((in_memory or COMMUNICATORS[kind].launchers == ("local",)) and self.num_nodes > 1,
+            (kind in ("devices", "shared_memory") and self.num_nodes > 1,
              "communication.kind", "one machine", "set cluster.num_nodes=1, or kind: horovod"),
             (kind == "parameter_server_async" and self.engine.precision == "float16",
              "communication.kind", "float32 only", "set cluster.engine.precision=float32"),

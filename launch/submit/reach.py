@@ -51,19 +51,14 @@ def trouble_with(host: str, folder: Path) -> str | None:
             forth = _why_not(addresses[0][1], int(said[1])) if said else None
             output, errors = remote.communicate()
     if not said:
-        return _refusal(host, here, errors.decode(errors="replace"))
+        lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
+        reason = (lines or ["no output"])[-1].rstrip(".")
+        where = f"ssh {host} must work from {here} without a prompt"
+        return f"{host}: {reason}; {where}, and find this program there in the same folder"
     if forth:
         return f"{host}: {here} cannot connect to {addresses[0][1]}: {forth}; {_IN_WAY}"
     back = output.decode().strip()
     return f"{host}: {back}; {_IN_WAY}" if back else None
-
-
-def _refusal(host: str, here: str, errors: str) -> str:
-    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "no output").rstrip(".")
-    return (
-        f"{host}: {last}; ssh {host} must work from {here} without a prompt, and find this program there in the same "
-        "folder"
-    )
 
 
 def leads_here(host: str) -> bool:
