@@ -3,28 +3,22 @@
 import contextlib
 import math
 import multiprocessing
-import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from configs.errors import UserError
-from configs.interrupts import ending_signals
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _IMAGES_PER_TASK = 16
-
-_work: Callable[[Any], Any] | None = None
-"""The function of this worker process. A fork inherits it without pickling, so that it may refer to a whole source."""
 
 
 def chunked(items: Iterable[Task], size: int) -> Iterator[Sequence[Task]]:
@@ -75,49 +69,76 @@ def ordered_map(
         workers: Number of processes, 1 or more; with 1, the tasks run in this process.
 
     Raises:
-        UserError: A worker process was killed. An exception of ``function`` is raised unchanged.
+        UserError: A worker process was killed, or cannot be started. An exception of ``function`` is raised unchanged.
     """
     if workers == 1:
         yield from map(function, tasks)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start, (function,))
-    pending: deque[Future[Result]] = deque()
+    staff: list[tuple[BaseProcess, Connection]] = []
+    pending: deque[Connection] = deque()
     try:
-        for task in tasks:
-            # In the hooks of a fork, Python would print a traceback of Ctrl-C and forget it.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                pending.append(pool.submit(_call, task))
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, task in enumerate(tasks):
+            if number < workers:
+                staff.append(_fork(function))
+            _, pipe = staff[number % workers]
+            with contextlib.suppress(OSError):  # of a worker that was killed, whose result will be missing
+                pipe.send(task)
+            pending.append(pipe)
             if len(pending) > 2 * workers:
-                yield pending.popleft().result()
+                yield _result(pending.popleft())
         while pending:
-            yield pending.popleft().result()
-    except BrokenProcessPool:
-        raise UserError("a worker process was killed, perhaps because memory ran out; set fewer --workers") from None
+            yield _result(pending.popleft())
     finally:
-        pool.shutdown(cancel_futures=True)
+        for process, pipe in staff:
+            process.kill()
+            process.join()
+            pipe.close()
 
 
-def _start(function: Callable[[Any], Any]) -> None:
-    """Prepare a forked worker: it ignores Ctrl-C, which the parent handles, and ends when the parent ends."""
-    global _work  # noqa: PLW0603 (set once in each process)
-    _work = function
+def _fork(function: Callable[[Any], Any]) -> tuple[BaseProcess, Connection]:
+    """Return a process that answers the tasks of a pipe one after another, and the pipe.
+
+    No thread serves it here: where a limit lets only some of its processes and threads start, `ProcessPoolExecutor`
+    waits for ever.
+    """
+    # In the hooks of a fork, Python would print a traceback of Ctrl-C and forget it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        pipe, inner = multiprocessing.Pipe()
+        # A fork inherits the function without pickling, so that it may refer to a whole source.
+        process = multiprocessing.get_context("fork").Process(target=_work, args=(function, inner, pipe))
+        process.start()
+        inner.close()  # so that the pipe ends with the process
+    except OSError as error:
+        limits = "set fewer --workers, or raise the limit (ulimit -n, ulimit -u, or pids.max of the control group)"
+        raise UserError(f"a worker process cannot be started: {error.strerror}; {limits}") from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process, pipe
+
+
+def _result(pipe: Connection) -> Any:
+    try:
+        result, error = pipe.recv()
+    except (EOFError, OSError):
+        raise UserError("a worker process was killed, perhaps because memory ran out; set fewer --workers") from None
+    if error is not None:
+        raise error
+    return result
+
+
+def _work(function: Callable[[Any], Any], pipe: Connection, outer: Connection) -> None:
+    """Answer tasks until the parent ends, also by kill -9; Ctrl-C is the parent's to handle."""
+    outer.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for ending in ending_signals():
-        signal.signal(ending, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this worker when the parent has ended: after kill -9 of the parent it would wait for tasks for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _call(task: Any) -> Any:
-    assert _work is not None
-    return _work(task)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if callable(signal.getsignal(ending)):
+            signal.signal(ending, signal.SIG_DFL)
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            task = pipe.recv()
+            try:
+                answer = function(task), None
+            except Exception as error:  # noqa: BLE001 (raised by the parent)
+                answer = None, error
+            pipe.send(answer)

@@ -3,10 +3,12 @@
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,17 @@ def test_a_worker_that_is_killed_is_a_clear_error() -> None:
 
     with pytest.raises(UserError, match=r"a worker process was killed.*fewer --workers"):
         list(ordered_map(die, range(3), workers=2))
+
+
+def test_workers_that_a_limit_keeps_from_starting_are_a_clear_error_and_those_before_are_gone() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 6, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot be started: Too many open files; set fewer --workers, or raise"):
+            list(ordered_map(abs, range(99), workers=9))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.medium
