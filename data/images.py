@@ -8,6 +8,7 @@ compares both of its versions with this module, pixel by pixel. Imports nothing 
 import io
 import logging
 import re
+import struct
 import warnings
 import zlib
 from collections.abc import Callable
@@ -35,6 +36,9 @@ _SIXTEEN_BITS = 65_535 / 255
 _PNG_SHAPE = re.compile(r"IHDR(0300000[01]\.*PLTE|0[0246]00000[01]\.*(PLTE)?)\.*(IDAT)+\.*IEND")
 """Chunks of a PNG, with a dot for each that a reader may skip, and after IHDR its last bytes in hexadecimal: the colour
 type, of which 3 needs a palette, and the methods. *Source*: the PNG specification, sections 5.6 and 11.2."""
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+"""First column and row, and steps, of the passes of an interlaced PNG. *Source*: the specification, section 8.2."""
 _PNG_SIGNATURE_BYTES, _JPEG_SIGNATURE_BYTES = 8, 2
 _FILL, _START_OF_SCAN = b"\xff", b"\xda"
 """Bytes of a JPEG's markers."""
@@ -79,7 +83,7 @@ def image_problem(file: BinaryIO, *, is_decoded: bool = True) -> str | None:
 def _require_png(file: BinaryIO) -> None:
     """Raise ValueError if libpng, with which DALI decodes, refuses a PNG that Pillow has decoded."""
     file.seek(_PNG_SIGNATURE_BYTES)
-    shape, kind, pixels = "", "", zlib.decompressobj()
+    shape, kind, header, pixels, inflated = "", "", b"", zlib.decompressobj(), 0
     while kind != "IEND":
         length, name = int.from_bytes(file.read(4), "big"), file.read(4)
         content, checksum = file.read(length), file.read(4)
@@ -91,12 +95,22 @@ def _require_png(file: BinaryIO) -> None:
         shape += "." if kind[0].islower() else kind + (content[9:].hex() if kind == "IHDR" else "")
         shape += "?" if kind == "PLTE" and (len(content) % _COLOURS or not content) else ""
         while kind == "IDAT" and content and not pixels.eof:
-            pixels.decompress(content, _MOST_INFLATED_BYTES)
+            inflated += len(pixels.decompress(content, _MOST_INFLATED_BYTES))
             content = pixels.unconsumed_tail
-    if not pixels.eof:
-        raise ValueError("its pixels are cut off")
+        header = content if kind == "IHDR" else header
     if not _PNG_SHAPE.fullmatch(shape):
         raise ValueError("a chunk is missing, unknown or out of place")
+    if not pixels.eof or inflated < _png_bytes(header):
+        raise ValueError("its pixels are cut off")
+
+
+def _png_bytes(header: bytes) -> int:
+    """Return the bytes of all rows of a PNG; each begins with the number of its filter."""
+    width, height, depth, colour, _, _, is_interlaced = struct.unpack(">2I5B", header)
+    bits = depth * _PNG_CHANNELS[colour]
+    passes = _PNG_PASSES if is_interlaced else ((0, 0, 1, 1),)
+    sizes = ((-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in passes)
+    return sum(rows * (1 + -(-columns * bits // 8)) for columns, rows in sizes if columns)
 
 
 def _require_jpeg(file: BinaryIO) -> None:

@@ -73,6 +73,9 @@ JPEG, SIXTEEN = _jpeg(), (X * 1024).astype(">u2")
 FOUR = np.asarray(X[:, ::2] // 4 << 4 | X[:, 1::2] // 4, np.uint8)
 BLACK_AND_WHITE, PALETTE = PICTURE.convert("1"), PICTURE.quantize(64)
 FIRST_AND_SECOND = {"save_all": True, "append_images": [Image.new("RGB", (SIDE, SIDE))]}
+INTERLACED = _chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 1))
+FIRST_AND_STEPS = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+PASSES = b"".join(b"\0" + row.tobytes() for y, x, dy, dx in FIRST_AND_STEPS for row in RGB[y::dy, x::dx])
 
 PACKED: dict[str, tuple[bytes, np.ndarray]] = {
     "JPEG": (JPEG, _decoded(JPEG)),
@@ -99,6 +102,7 @@ PACKED: dict[str, tuple[bytes, np.ndarray]] = {
     "PNG, animated": (_png(PICTURE, **FIRST_AND_SECOND), RGB),
     "PNG, bytes after its end": (_png(PICTURE) + b"and more", RGB),
     "PNG, an unknown chunk": (_raw_png(8, 2, RGB, _chunk(b"noTe", b"may be skipped")), RGB),
+    "PNG, interlaced": (_of_chunks(INTERLACED, _chunk(b"IDAT", zlib.compress(PASSES)), END), RGB),
     "PNG, a wrong checksum of a note": (_raw_png(8, 2, RGB)[: -len(END)] + _chunk(b"noTe", b"", 1) + END, RGB),
 }
 """Kind of file -> its bytes and its pixels [H, W, 3], 0 to 255; every file can be packed."""
@@ -126,6 +130,11 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "PNG, pixels without their checksum": (
         _of_chunks(HEADER, _chunk(b"IDAT", PIXELS[:-4]), END),
         "cannot be decoded: ",
+    ),
+    "PNG, rows that are missing": (_raw_png(8, 2, RGB[:-1]), "cannot be decoded: its pixels are cut off"),
+    "PNG, a row of an interlaced one that is missing": (
+        _of_chunks(INTERLACED, _chunk(b"IDAT", zlib.compress(PASSES[: -1 - 3 * SIDE])), END),
+        "cannot be decoded: its pixels are cut off",
     ),
     "PNG, no palette": (_raw_png(8, 3, RGB[..., 0]), "cannot be decoded: "),
     "PNG, a palette of two thirds": (_raw_png(8, 3, RGB[..., 0], _chunk(b"PLTE", b"rg")), "cannot be decoded: "),
