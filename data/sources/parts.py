@@ -52,6 +52,8 @@ def open_parts(
         allowed = ", ".join(f"{part}*{suffix}" for part in EVAL_NAMES)
         raise UserError(f"{folder}: no evaluation images beside train*{suffix}, allowed: {allowed}; add them")
     parts = files_of(folder, TRAIN, suffix), evaluation[0]
+    if both := sorted({*parts[0]} & {*parts[1]}):
+        raise UserError(f"{both[0]}: its name is that of both parts; rename it, as train-0{suffix} or val-0{suffix}")
     inside = [tuple(str(path.relative_to(folder)) for path in part) for part in parts]
     sizes = [[path.stat().st_size for path in part] for part in parts]
     listed = [list_part(part) for part in parts]

@@ -85,6 +85,7 @@ def test_labels_that_are_no_classes_are_problems(
         (lambda folder: (folder / "val.idx").write_bytes(b""), r"val\.idx: is empty"),
         (lambda folder: (folder / "val.idx").write_bytes(b"a b c\n"), r"val\.idx: is no index of records"),
         (lambda folder: (folder / "val.rec").unlink(), r"no evaluation images beside train\*\.rec, allowed: val"),
+        (lambda folder: (folder / "val.rec").rename(folder / "train-val.rec"), r"train-val\.rec: its name is .* both"),
         (lambda folder: write_records(folder / "train_2.rec", 0), r"train\.rec and train_2\.rec, allowed: one"),
     ],
 )
