@@ -121,26 +121,26 @@ def _files_of(image: Path) -> Iterator[Path]:
     Raises:
         UserError: There is no such path, or no file in the folder.
     """
-    if not _is(is_folder, image, unknown=False):
+    if not _is_folder(image):
         yield image
         return
     from data.sources.class_folders import is_hidden
 
     found = False
     for path in sorted(image.rglob("*")):
-        if _is(is_file, path, unknown=True) and not any(map(is_hidden, path.relative_to(image).parts)):
+        if not _is_folder(path) and not any(map(is_hidden, path.relative_to(image).parts)):
             found = True
             yield path
     if not found:
         raise UserError(f"{image}: no file in it; give an image or a folder of images")
 
 
-def _is(look: Callable[[Path], bool], path: Path, *, unknown: bool) -> bool:
-    """Return what a look at a path finds; ``unknown`` if it cannot be read, which `_best` tells of a file."""
+def _is_folder(path: Path) -> bool:
+    """Return whether there is a folder at a path; `_best` tells of what is neither that nor a file."""
     try:
-        return look(path)
+        return is_folder(path)
     except Unreadable:
-        return unknown
+        return False
 
 
 def _best(classifier: "Classifier", file: Path, top: int) -> Best:

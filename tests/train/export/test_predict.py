@@ -4,6 +4,7 @@ import csv
 import errno
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -140,6 +141,8 @@ def test_what_cannot_be_read_is_one_line_each(
     run = _begin_run(tmp_path)
     images[0].write_bytes(images[0].read_bytes()[:600])
     Image.new("RGB", (9, 9)).save(tmp_path / "images" / "d.gif")
+    (tmp_path / "images" / "e.png").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "images" / "f.png")
     (tmp_path / "images" / ".hidden").touch()
     (tmp_path / "images" / "Thumbs.db").touch()
     (tmp_path / "images" / "notes.txt").write_text("no image", encoding="utf-8")
@@ -150,6 +153,8 @@ def test_what_cannot_be_read_is_one_line_each(
     problems = {
         images[0]: "cannot be decoded: ",
         tmp_path / "images" / "d.gif": "is a GIF image, allowed: JPEG or PNG; convert it",
+        tmp_path / "images" / "e.png": "no such file",
+        tmp_path / "images" / "f.png": "is not a file",
         tmp_path / "images" / "notes.txt": "is neither a JPEG nor a PNG image",
         tmp_path / "none.png": "no such file",
     }
