@@ -36,7 +36,8 @@ def list_tar(path: Path) -> Listing:
             file = TarMember(path, name, member.offset_data, member.size)
             images.append(ListedImage(place.parent.name, place.name, member.size, file))
         else:
-            refused.append(shown(name))
+            kind = " (a link)" if member.islnk() or member.issym() else " (sparse)" if member.issparse() else ""
+            refused.append(f"{shown(name)}{kind}")
     images.sort(key=lambda image: image[:2])
     names = sorted({image.class_name for image in images})
     if not names:
@@ -87,7 +88,7 @@ def _walk(file: BinaryIO, name: str, end: int) -> Iterator[tuple[str, tarfile.Ta
         while (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # A million headers would fill a gigabyte.
             inner, last = str(PurePosixPath(name, member.name)), member.offset_data + member.size
-            if member.isreg() and last > end:
+            if member.isreg() and not member.issparse() and last > end:
                 raise tarfile.ReadError(f"{shown(inner)} is cut off")
             if member.isreg() and inner.lower().endswith(".tar"):
                 file.seek(member.offset_data)

@@ -177,6 +177,9 @@ REFUSED = [
     (TARS + "gzip *_train.tar; mv *.gz ILSVRC2012_img_train.tar", ".", "_train.tar: is no tar, or is damaged:"),
     ("cp $I/*img_val.tar train.tar", ".", "{0}/train.tar: its images lie in no class folders; unpack it, and sort"),
     ("touch a.txt; tar cf train.tar a.txt", ".", "{0}/train.tar: no image in it"),
+    ("cp -r $I/train .; ln train/n01/n01_0.JPEG train/n02/a.JPEG; truncate -s 2M train/n03/n03_0.JPEG; "
+     "tar -Scf train.tar --sort=name train; rm -r train", ".",
+     r"not image files .*: train/n02/a.JPEG \(a link\), train/n03/n03_0.JPEG \(sparse\); unpack it and mend that"),
     ("echo > b; tar cf train.tar b -C $I/train n01 n02", ".", "{0}/train.tar: not image files .*: b; unpack it"),
     ("tar cf train.tar -C $I/train n01 n02; tar rf train.tar -C $I/train n01", ".",
      "{0}/train.tar: images that are there twice: n01/n01_.*;"),
