@@ -1,4 +1,6 @@
-"""The names that other programs have for our keys and values. Imports nothing: command lines are read before set-up."""
+"""The names that other programs have for our keys and values. Command lines are read before set-up."""
+
+import re
 
 _KEYS_BY_NAME = {
     "schedule.base_lr": "lr learning_rate max_lr peak_lr",
@@ -18,6 +20,7 @@ _KEYS_BY_NAME = {
     "optimizer.beta_2": "beta2",
     "model.name": "model arch network net backbone",
     "model.parameters": "pretrained weights init_weights",
+    "model.frozen": "freeze frozen_layers freeze_layers freeze_backbone",
     "model.num_classes": "classes nclasses num_labels",
     "model.image_size": "size img_size imgsz input_size resolution",
     "model.input_channels": "channels in_channels",
@@ -48,4 +51,4 @@ RECIPE_SYNONYMS = {"lars-v30-b57344": "nvidia-v30-n448"}
 
 def synonym(word: str) -> str | None:
     """Return the key that other programs call ``word``, written in whatever way; None if none is known."""
-    return SYNONYMS.get(word.strip("-").lower().replace("-", "_"))
+    return SYNONYMS.get(re.sub("[- ]", "_", word.strip("-").lower()))

@@ -109,6 +109,8 @@ def test_an_unknown_block_is_one_line_with_the_nearest_one(
         ("gpus", ["cluster.ranks_per_node", "cluster.sample_gpus"], ["cluster.name"]),
         ("momentum", ["optimizer.momentum", "model.bn_momentum"], ["run.epochs"]),
         ("Learning Rate", ["schedule.base_lr"], ["run.epochs"]),
+        ("batch size", ["batch.global_size"], ["run.epochs"]),
+        ("freeze", ["model.frozen"], ["run.seed"]),
         ("bucket_b", ["cluster.communication.bucket_bytes"], ["run.seed"]),
     ],
 )
