@@ -281,7 +281,8 @@ def _no_file(kind: str, name: str) -> ConfigError:
     known = sorted(entry.stem for entry in (ROOT / "configs" / FOLDERS[kind]).glob("*.yaml"))
     remedy = "./run.sh recipes lists them" if kind == "recipe" else f"choose one of {', '.join(known)}"
     if path.exists():
-        inside = [path / file for file in ("recipe.yaml", "config.yaml") if (path / file).is_file()]
+        files = {"recipe": ("recipe.yaml", "config.yaml"), "cluster": ("config.yaml",)}.get(kind, ())
+        inside = [path / file for file in files if (path / file).is_file()]
         told = f"give {inside[0]}" if inside else remedy
         return ConfigError(kind, name, allowed, f"this is {'a folder' if path.is_dir() else 'no file'}; {told}")
     # Of paths, only the names are compared: folders and endings are alike in any case.

@@ -18,6 +18,7 @@ from configs.load import (
     resolve_path,
     with_resolved_paths,
 )
+from configs.study import load_study
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
@@ -236,6 +237,9 @@ def test_a_folder_and_a_name_that_is_no_file_are_refused_with_what_to_give(
         assert str(caught.value) == f"recipe: got {name!r}, {allowed}{told}"
     with pytest.raises(ConfigError, match="there is no such file; choose one of a100-kubernetes, a100-node, a100-tr"):
         load_cluster("zzz")
+    for load in (load_cluster, load_study):
+        with pytest.raises(ConfigError, match="this is a folder; choose one of"):
+            load("own")
 
 
 @pytest.mark.parametrize(
