@@ -13,6 +13,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any, TextIO
 
+from configs.arguments import counted
 from configs.errors import UserError
 from configs.reading import is_file, is_folder, patiently, read_text
 from data.sources.image_source import (
@@ -55,6 +56,8 @@ def open_source(name: str, settings: Settings) -> Source:
     tables = {split: read_table(path) for split, path in paths.items()}
     names, problems = _class_names(paths, tables)
     settings, form, notes = planned(settings, [folder / file for table in tables.values() for file in table])
+    if none := sum(not labels for table in tables.values() for labels in table.values()):
+        notes.append(f"{folder}: {counted(none, 'image')} without a label, of no class (an empty cell or No Finding)")
     for split, table in tables.items():
         missing = [file for file in table if not is_file(folder / file)]
         if missing:

@@ -63,7 +63,9 @@ def test_csv_and_json_say_the_same(folder: Path) -> None:
 def test_records_hold_a_vector_of_sorted_labels_and_the_images_own_bytes(folder: Path, tmp_path: Path) -> None:
     import mxnet as mx
 
-    manifest, _ = prepare(open_source(str(folder), Settings()), tmp_path / "out")
+    source = open_source(str(folder), Settings())
+    assert [note.split(",")[0] for note in source.notes] == [f"{folder}: 1 image without a label"]
+    manifest, _ = prepare(source, tmp_path / "out")
     assert (manifest.class_names, manifest.train.class_counts) == (("Edema", "Mass", "Nodule"), (1, 2, 1))
     assert manifest.eval.class_counts == (1, 0, 1)
     reader = mx.recordio.MXIndexedRecordIO(str(tmp_path / "out/train.idx"), str(tmp_path / "out/train.rec"), "r")
