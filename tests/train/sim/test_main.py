@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.load import ROOT
 from train.sim.__main__ import main
 
 RECORD = ["abci-b86016", "--cluster", "abci-v100", "--round", "0.6", "--as-recorded"]
@@ -25,6 +26,25 @@ def test_the_record_with_its_efficiency_and_the_cause_of_what_is_lost(capsys: py
     assert causes[0] == "shared uplinks between racks"
     parts = ("forward", "backward", "straggler", "contention", "exposed_communication", "update", "overhead", "input")
     assert sum(found[f"{part}_s"] for part in parts) == pytest.approx(found["step_s"])
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "gpu"),
+    [("1 L40S", "a100-node", "L40S"), ("8 V100", "a100-node", "V100-SXM2"), ("8 B200 (PyTorch)", "b200-node", "B200")],
+)
+def test_the_page_of_questions_has_the_forecasts_of_today(
+    name: str, cluster: str, gpu: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| {re.escape(name)} (\|.*)", page, re.MULTILINE)
+    sets = [f"--set=cluster.ranks_per_node={name[0]}", f"--set=cluster.node.gpu={gpu}"]
+    found = [
+        json.loads(answer(capsys, recipe, "--cluster", cluster, *sets, "--json"))
+        for recipe in ("mlperf-b3264", "imagenet-b256")
+    ]
+    hours = [each[key] / 3600 for each in found for key in ("time_to_train_s", "run_low_s", "run_high_s")]
+    told = [float(number.replace(",", "")) for number in re.findall(r"[\d.,]+", row)]
+    assert told == pytest.approx([found[0]["images_per_s"], *hours], rel=0.05)
 
 
 @pytest.mark.medium
