@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 STOPPED_STATUS = 75
 """Exit status of a run that was told to stop and can be resumed (sysexits: EX_TEMPFAIL). Schedulers requeue on it."""
@@ -28,6 +29,10 @@ class UserError(ValueError):
     The message of several mistakes in one file has a line for each. Entry points print the message without a traceback
     and exit with status 2, before a run starts.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let one process raise what another has caught: subclasses take other arguments than the message."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class ConfigError(UserError):

@@ -136,9 +136,9 @@ def _work(function: Callable[[Any], Any], pipe: Connection, outer: Connection) -
             signal.signal(ending, signal.SIG_DFL)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            task = pipe.recv()
+            task, result, problem = pipe.recv(), None, None
             try:
-                answer = function(task), None
+                result = function(task)
             except Exception as error:  # noqa: BLE001 (raised by the parent)
-                answer = None, error
-            pipe.send(answer)
+                problem = error
+            pipe.send((result, problem))

@@ -1,6 +1,7 @@
 """The parallel map: chunks without loss, errors as they were raised, and no process that outlives the map."""
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import resource
@@ -14,6 +15,7 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import ROOT
+from configs.reading import Unreadable
 from data.parallel import in_order, ordered_map
 
 
@@ -47,6 +49,15 @@ def test_a_worker_that_is_killed_is_a_clear_error() -> None:
 
     with pytest.raises(UserError, match=r"a worker process was killed.*fewer --workers"):
         list(ordered_map(die, range(3), workers=2))
+
+
+def test_what_a_worker_refuses_is_refused_in_its_words() -> None:
+    def refuse(_: int) -> None:
+        raise Unreadable("a.jpg", OSError(errno.EIO, "Input/output error"))
+
+    with pytest.raises(Unreadable, match=r"^a\.jpg: cannot be read: Input/output error; check") as caught:
+        list(ordered_map(refuse, range(3), workers=2))
+    assert caught.value.reason.startswith("cannot be read: ")
 
 
 def test_workers_that_a_limit_keeps_from_starting_are_a_clear_error_and_those_before_are_gone() -> None:
