@@ -1,6 +1,4 @@
-"""The names that other programs have for our keys and values. Command lines are read before set-up."""
-
-import re
+"""The names that other programs have for our keys and values. Imports nothing: command lines are read before set-up."""
 
 _KEYS_BY_NAME = {
     "schedule.base_lr": "lr learning_rate max_lr peak_lr",
@@ -51,4 +49,4 @@ RECIPE_SYNONYMS = {"lars-v30-b57344": "nvidia-v30-n448"}
 
 def synonym(word: str) -> str | None:
     """Return the key that other programs call ``word``, written in whatever way; None if none is known."""
-    return SYNONYMS.get(re.sub("[- ]", "_", word.strip("-").lower()))
+    return SYNONYMS.get(word.strip("-").lower().replace("-", "_").replace(" ", "_"))

@@ -131,9 +131,6 @@ def _work(function: Callable[[Any], Any], pipe: Connection, outer: Connection) -
     """Answer tasks until the parent ends, also by kill -9; Ctrl-C is the parent's to handle."""
     outer.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        if callable(signal.getsignal(ending)):
-            signal.signal(ending, signal.SIG_DFL)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             task, result, problem = pipe.recv(), None, None
