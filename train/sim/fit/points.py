@@ -6,6 +6,7 @@ read for comparison only; a prediction never uses them.
 
 import csv
 import io
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -197,7 +198,8 @@ def read_points(path: Path) -> list[Point]:
     """
     try:
         with io.StringIO(read_text(path), newline="") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            rows = list(reader)
     except (OSError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read: {why}; give a file of points") from None
@@ -205,18 +207,23 @@ def read_points(path: Path) -> list[Point]:
         raise UserError(
             f"{path}: there are no rows; a points file has a header with n_acc and batch_per_acc, and one row a system"
         )
-    if "n_acc" not in rows[0]:
-        titles = ",".join(map(str, rows[0]))
+    titles = reader.fieldnames or []
+    if "n_acc" not in titles or len({*titles}) < len(titles):
         raise UserError(
-            f"{path}: got the titles {titles[:200]!r}, allowed: n_acc,batch_per_acc and others, with commas"
+            f"{path}: got the titles {','.join(titles)[:200]!r}, allowed: n_acc,batch_per_acc and others, each once, "
+            "with commas"
         )
     return [_point(row, f"{path}, row {number}") for number, row in enumerate(rows, start=2)]
 
 
 def _point(row: Mapping[str, str], where: str) -> Point:
     cells = defaultdict(str, {key: value or "" for key, value in row.items()})
-    ranks = _number(cells["n_acc"])
-    batch = _number(cells["batch_per_acc"]) or _number(cells["global_batch"]) / max(ranks, 1)
+
+    def number(key: str) -> float:
+        return _number(f"{where}: {key}", cells[key])
+
+    ranks = number("n_acc")
+    batch = number("batch_per_acc") or number("global_batch") / max(ranks, 1)
     if not 1 <= ranks <= MAX_RANKS or ranks != int(ranks) or not 0 < batch <= MAX_BATCH:
         got = {key: row.get(key) for key in ("n_acc", "batch_per_acc", "global_batch")}
         raise UserError(
@@ -228,7 +235,7 @@ def _point(row: Mapping[str, str], where: str) -> Point:
     name, system = cells["accelerator"], cells["system"]
     # These two columns have words of explanation after their names.
     time_s, init_s = (
-        next((value for key, value in cells.items() if key and key.startswith(column)), "")
+        number(next((key for key in row if key and key.startswith(column)), column))
         for column in ("time_to_train_s", "init_s")
     )
     return Point(
@@ -238,18 +245,18 @@ def _point(row: Mapping[str, str], where: str) -> Point:
         accelerator=find_accelerator(name, f"{name} {system}", key=f"{where}: accelerator"),
         ranks=int(ranks),
         batch=batch,
-        measured_images_per_s=_number(cells["img_per_s"]) or None,
-        measured_time_s=_number(time_s) or None,
-        measured_init_s=_number(init_s) or None,
+        measured_images_per_s=number("img_per_s") or None,
+        measured_time_s=time_s or None,
+        measured_init_s=init_s or None,
         includes_evaluation="incl eval" in cells["how"],
         network=cells["network"] or "resnet50",
         precision=precision,
         is_framework=bool(cells["source"]),
         is_fused=_UNFUSED not in cells["source"].lower(),
         is_channels_last=_choice("layout", layout, _LAYOUTS, where) == "NHWC",
-        node=int(_number(cells["accelerators_per_node"])) or None,
-        nics=int(_number(cells["nics"])) or None,
-        nic_bytes_per_s=_number(cells["nic_bytes_per_s"]) or None,
+        node=int(number("accelerators_per_node")) or None,
+        nics=int(number("nics")) or None,
+        nic_bytes_per_s=number("nic_bytes_per_s") or None,
     )
 
 
@@ -259,12 +266,15 @@ def _choice(key: str, text: str, allowed: Sequence[str], where: str) -> str:
     return text
 
 
-def _number(text: str) -> float:
-    """Return the number in ``text``, or 0 if there is none."""
+def _number(key: str, text: str) -> float:
+    """Return the number in ``text``, or 0 if that is empty."""
     try:
-        return float(text or 0)
+        number = float(text or 0)
     except ValueError:
-        return 0.0
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ConfigError(key, text, "a finite number, not below 0, or nothing")
+    return number
 
 
 class PointForecast(NamedTuple):

@@ -49,15 +49,18 @@ def test_a_row_of_the_largest_number_of_accelerators_and_images_is_read(tmp_path
     found = _point(tmp_path, n_acc=str(MAX_RANKS), batch_per_acc=str(MAX_BATCH))
     assert (found.ranks, found.batch) == (MAX_RANKS, MAX_BATCH)
     assert _point(tmp_path, batch_per_acc="0.5").batch == 0.5
-    for columns in ({"n_acc": str(MAX_RANKS + 1)}, {"batch_per_acc": str(MAX_BATCH + 1)}, {"batch_per_acc": "-1"}):
+    for columns in ({"n_acc": str(MAX_RANKS + 1)}, {"batch_per_acc": str(MAX_BATCH + 1)}, {"n_acc": "1.5"}):
         with pytest.raises(UserError, match=r"points.csv, row 2: got"):
             _point(tmp_path, **columns)
 
 
 def test_a_row_that_is_refused_is_named_with_what_it_has(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"points.csv, row 3: got \{'n_acc': '', 'batch_per_acc': 'x', .*16,384\)$"):
-        _read(tmp_path, ROW, ROW | {"n_acc": "", "batch_per_acc": "x"})
+    with pytest.raises(UserError, match=r"points.csv, row 3: got \{'n_acc': '', 'batch_per_acc': '', .*16,384\)$"):
+        _read(tmp_path, ROW, ROW | {"n_acc": "", "batch_per_acc": ""})
     for columns, words in (
+        ({"batch_per_acc": "256,5"}, "batch_per_acc: got '256,5', allowed: a finite number, not below 0"),
+        ({"img_per_s": "inf"}, "img_per_s: got 'inf', allowed: a finite number"),
+        ({"time_to_train_s (mean)": "-1"}, r"time_to_train_s \(mean\): got '-1', allowed: a finite number"),
         ({"precision": "float61"}, "precision: got 'float61', allowed: one of .* 'float16'"),
         ({"layout": "NWHC"}, "layout: got 'NWHC', .*did you mean 'NHWC'"),
         ({"accelerator": "H800"}, r"accelerator: got 'H800', .*node\.accelerator"),
@@ -81,8 +84,9 @@ def test_a_row_with_more_cells_than_titles_is_read(tmp_path: Path) -> None:
         (b"n_acc\n\xff\n", "cannot be read: \\S"),
         (b"n_acc\n\x00\n" + b'"' + b"x" * 200_000, "cannot be read: \\S"),
         (b"n_acc;batch_per_acc\n8;64\n", "got the titles 'n_acc;batch_per_acc', allowed: n_acc,batch_per_acc"),
+        (b"n_acc,batch_per_acc,batch_per_acc\n8,64,32\n", "got the titles 'n_acc,.*', allowed: .*, each once"),
     ],
-    ids=["text", "csv", "marks"],
+    ids=["text", "csv", "marks", "twice"],
 )
 def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "points.csv"
