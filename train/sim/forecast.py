@@ -282,7 +282,8 @@ def seconds_of_step(scenario: Scenario) -> float:
 def time_step(scenario: Scenario) -> StepTime:
     """Predict the time of one step of a scenario, with a single micro-batch."""
     timed = step_model(**network_arguments(scenario.recipe.model))
-    return timed.time_step(scenario.machine, scenario.batch, scenario.calibration.constants, scenario.software)
+    machine = replace(scenario.machine, adds_up=scenario.accumulation > 1)
+    return timed.time_step(machine, scenario.batch, scenario.calibration.constants, scenario.software)
 
 
 def _epochs(scenario: Scenario) -> tuple[int, str]:

@@ -162,6 +162,7 @@ class Machine:
         half: Whether the run computes in 16 bits. If False, it computes in float32.
         bfloat16: Whether the 16 bits are bfloat16, which many ranks sum in float32.
         tf32: Whether float32 is multiplied as TF32 where the matrix units can do that, as cuDNN does by default.
+        adds_up: Whether a step adds up the gradients of several micro-batches, which is done in float32.
     """
 
     accelerator: Accelerator
@@ -172,6 +173,7 @@ class Machine:
     half: bool = True
     bfloat16: bool = False
     tf32: bool = True
+    adds_up: bool = False
     sums: SharedSums | None = None
 
     @property
@@ -200,7 +202,8 @@ class Machine:
     @property
     def bytes_per_sum(self) -> int:
         """Bytes of one number of a gradient, as the ranks sum it."""
-        return 4 if self.bfloat16 and self.ranks > MOST_BFLOAT16_SUMMANDS else self.bytes_per_number
+        is_in_float32 = self.adds_up or (self.bfloat16 and self.ranks > MOST_BFLOAT16_SUMMANDS)
+        return 4 if is_in_float32 else self.bytes_per_number
 
     def topology(self, network_efficiency: float) -> Topology:
         """Return the machine as a collective sees it.

@@ -85,6 +85,13 @@ def test_a_share_of_all_gradients_fills_a_bucket_in_the_bytes_of_the_number_type
     assert full.bucket_bytes == 4 * 25_560_168 // 2
 
 
+def test_gradients_of_several_micro_batches_are_summed_in_float32() -> None:
+    # 32 images a GPU, or two micro-batches of 204; the 53,120 parameters of batch norm are always float32.
+    for recipe, half in (("imagenet-b256", 25_557_032 - 53_120), ("mlperf-b3264", 0)):
+        step = time_step(make_scenario(*load_both(recipe, "a100-node")))
+        assert sum(each.size_bytes for each in step.reductions) == 4 * 25_557_032 - 2 * half
+
+
 def test_a_forecast_is_the_step_the_run_and_the_start_in_their_units() -> None:
     recipe = load_recipe("mlperf-b3264", ["batch.bn_span=51", "data.train_samples=1281167"])
     cluster = load_cluster("dgx-a100", ["cluster.num_nodes=2", "cluster.communication.cycle_time_ms=2.5"])
