@@ -54,6 +54,10 @@ def report(
         is_in_run = any(found.parent == file_of(path) for path in paths) and found.suffix.lower() not in _OUTPUTS
         require_replaceable(option, file, [*paths, file] if is_in_run else paths)
     runs = _gather_all(paths)
+    if json or plot or csv:  # which have no place for it, as the page has
+        for run in runs:
+            if run.problem:
+                sys.stderr.write(f"note: {printable(f'{run.path}: {run.problem.kind}: {run.problem.words}')}\n")
     if json:
         return _as_json(runs)
     if plot:

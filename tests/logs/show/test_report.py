@@ -87,8 +87,8 @@ def test_foreign_logs_of_all_rounds_stand_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["metrics.jsonl", "ranks.json", "startup.json", "summary.json", "config.yaml", "verdict.json"]
 )
-def test_a_damaged_file_removes_only_a_part_of_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_damaged_file_removes_only_a_part_of_the_page_and_is_named_beside_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     monkeypatch.setattr(reported_run, "judge", samples.passed)
     folder = samples.run_folder(tmp_path / "run")
@@ -101,6 +101,11 @@ def test_a_damaged_file_removes_only_a_part_of_the_page(
         (folder / name).write_bytes(content)
         assert main(["report", str(folder)]) == 0
         assert "Configuration" in _text(folder / "report.html")
+    (folder / name).write_bytes(b"\xff\xfe{")
+    for options in (["--json"], ["--csv", str(tmp_path / "c.csv")]):
+        assert main(["report", str(folder), *options]) == 0
+        is_told = f"note: {folder}: damaged files: {name}" in capsys.readouterr().err
+        assert is_told is (name != "verdict.json")  # a file that counts for submissions only
 
 
 CHROMIUM = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu"]
