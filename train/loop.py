@@ -156,7 +156,8 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
             if stuck := run.stop_rule(done, score, losses):
                 break
             run.checkpoints.evaluated(run.source, Position(epoch + 1, done + 1), score)
-        reached = goal.target_top1 is None or score.value >= goal.target_top1
+        missed = _missed(goal.target_top1, score, epoch)
+        reached = missed is None
     except RunStopped:
         raise
     except Exception as error:
@@ -164,8 +165,16 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     finally:
         log.run_stop("success" if reached else "aborted")
         step.clock.stop()
-    missed = f"target top-1 {goal.target_top1} not reached in {counted(epoch, 'epoch')}: last {score.value:.4f}"
     return Result(reached, score, epoch, done + 1, step.clock.run_s, None if reached else stuck or missed)
+
+
+def _missed(target: float | None, score: Score, epochs: int) -> str | None:
+    """Return why the last evaluation makes a run no success; None if it is one."""
+    if target is not None and score.value < target:
+        return f"target top-1 {target} not reached in {counted(epochs, 'epoch')}: last {score.value:.4f}"
+    if target is not None or math.isfinite(score.row.get("eval_loss", 0.0)):
+        return None
+    return "the network's output is not finite in the last evaluation; train it with a smaller schedule.base_lr"
 
 
 def _report(

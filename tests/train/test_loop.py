@@ -105,6 +105,12 @@ def test_a_run_ends_at_its_target_and_is_no_success_without_it(
     assert log.keys[-1] == f"run_stop {'aborted' if failure else 'success'}"
 
 
+def test_a_run_whose_last_evaluation_is_not_finite_is_no_success() -> None:
+    log, score = RememberingLog(), Score("top-1", 0.5, {"eval_loss": math.inf}, "")
+    result, _ = _run(Remembered(log), log, ["run.target_top1=null"], [], evaluate=lambda: score)
+    assert (result.success, log.keys[-1]) == (False, "run_stop aborted")
+
+
 OVERFLOW = "not finite at step 22: float16 overflowed in 10 steps in a row; set cluster.engine.precision=bfloat16"
 
 
