@@ -39,13 +39,14 @@ def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield the charts of accuracy and loss, by epoch and by time, that the runs have data for."""
     seconds = "seconds since run_start"
     targets = sorted({run.target for run in runs if run.target is not None and run.record.is_of_images})
-    top1, losses, validated = (_curve(runs, name) for name in ("accuracy", "loss", "validation_loss"))
+    reached, losses, validated = (_curve(runs, name) for name in ("accuracy", "loss", "validation_loss"))
     by_epochs = {"Training loss by epoch": losses, "Validation loss by epoch": validated}
     if len(runs) == 1:
         both = {"training": losses[runs[0].name], "validation": validated[runs[0].name]}
         by_epochs = {"Loss by epoch": both}
-    yield from _drawn("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", top1, targets, is_fitted=True))
-    yield from _drawn("Accuracy by time", _chart("Top-1 accuracy", seconds, top1, targets, is_fitted=True))
+    metric = " or ".join(sorted({run.metric for run in runs if run.record.is_of_images}))
+    yield from _drawn("Accuracy by epoch", _chart(metric, "epochs", reached, targets, is_fitted=True))
+    yield from _drawn("Accuracy by time", _chart(metric, seconds, reached, targets, is_fitted=True))
     for caption, curves in by_epochs.items():
         yield from _drawn(caption, _chart("Loss", "epochs", curves, is_fitted=True))
     yield from _drawn("Training loss by time", _chart("Loss", seconds, losses, is_fitted=True))

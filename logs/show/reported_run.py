@@ -94,6 +94,13 @@ class ReportedRun:
         return TARGET_TOP1 if self.record.target is None and is_by_rule else self.record.target
 
     @property
+    def metric(self) -> str:
+        """What the accuracies of the run are."""
+        if not self.record.is_of_images:
+            return f"quality of {self.record.benchmark}"
+        return "Mean ROC-AUC" if self.settings.get("recipe.loss.kind") == "sigmoid" else "Top-1 accuracy"
+
+    @property
     def is_rehearsal(self) -> bool:
         """Whether ranks waited instead of computing, so that the accuracies are invented."""
         return bool(self.summary.get("is_rehearsal")) or "cluster.rehearsal.shrink" in self.settings

@@ -11,6 +11,7 @@ from logs.classes import ClassResults
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
 from logs.read.record import Evaluation, RunRecord
+from logs.show.figures import course
 from logs.show.page import render
 from logs.show.reported_run import ReportedRun
 from logs.usage import Startup
@@ -45,6 +46,13 @@ def test_a_legend_names_several_lines_and_is_folded_if_they_are_many(count: int,
     assert [each.tag for each in legends] == ([kind] if kind else [])
     for legend in legends:
         assert [words(each) for each in legend.iter("span")] == [run.name for run in runs]
+
+
+def test_a_run_with_several_labels_is_judged_by_roc_auc_and_has_no_top1() -> None:
+    points = (Evaluation(1, 10.0, 0.5, None), Evaluation(2, 20.0, 0.6, None))
+    run = _made(settings={"recipe.loss.kind": "sigmoid"}, began_s=1.0, evaluations=points)
+    assert _outcomes(run)[0]["Accuracy"] == "0.6000 Mean ROC-AUC"
+    assert {figure.chart.title for figure in course([run])} == {"Mean ROC-AUC"}
 
 
 @pytest.mark.medium
