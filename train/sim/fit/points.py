@@ -197,9 +197,8 @@ def read_points(path: Path) -> list[Point]:
         UserError: The file cannot be read, or a row has no usable count or batch.
     """
     try:
-        with io.StringIO(read_text(path), newline="") as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        rows = list(reader)
     except (OSError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read: {why}; give a file of points") from None
