@@ -104,7 +104,7 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         ([*LSF, "scheduler.requeue=false"], "", "#BSUB -r"),
         # Without spares, a job asks for other hosts where a second failure can be and others can be had.
         ([*SLURM, *MOVES], '"ExcNodeList=$without"', ""),
-        ([*SLURM, *MOVES], '      --hosts "any ${hosts[*]}" ||\n', ""),
+        ([*SLURM, *MOVES], '      --hosts "any ${hosts[*]}") ||\n', ""),
         ([*SLURM, *MOVES, "scheduler.resources=['--exclude=bad7', '--exclude=bad8,bad9']"],
          '"ExcNodeList=bad7,bad8,bad9,$without"', ""),
         ([*GE, *MOVES, "scheduler.resources=['-l gpu=1', 'rt_F={num_nodes}', '-pe mpi 2']"],
@@ -112,7 +112,7 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         ([*SLURM, REQUEUE, "scheduler.max_restarts=1"], "", "--hosts"),
         ([*SLURM, "scheduler.requeue=false", "scheduler.max_restarts=2"], "", "--hosts"),
         ([*PBS, *MOVES], "", "--hosts"),
-        ([*SLURM, *MOVES, *SPARES], '      --hosts "${hosts[*]} ${granted[*]}" ||\n', "any"),
+        ([*SLURM, *MOVES, *SPARES], '      --hosts "${hosts[*]} ${granted[*]}") ||\n', "any"),
         # A job with spare nodes asks for them, and its ranks choose among the hosts.
         ([*GE, *SPARES, "scheduler.resources=['-pe mpi {world_size}']"], "#$ -pe mpi 4\n", "--distribution"),
         ([*PBS, *SPARES], "#PBS -l select=2:mpiprocs=2\n", ""),
