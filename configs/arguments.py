@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, is_dataclass
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -75,6 +75,8 @@ class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises `UserError` instead of printing its usage and exiting."""
 
     def __init__(self, **settings: Any) -> None:
+        if "epilog" in settings:  # Its examples are laid out in lines, and the description beside them.
+            settings["formatter_class"] = argparse.RawDescriptionHelpFormatter
         super().__init__(allow_abbrev=False, **settings)
         self.register("type", Path, _path)
 
@@ -121,14 +123,16 @@ def parse(parser: Parser, options_type: Callable[..., T], arguments: Sequence[st
 
     Args:
         parser: Its ``prog`` ends with the verb, as in ``./run.sh plan``.
-        options_type: A frozen dataclass with a field for each option, named as the option's ``dest``; or the function
-            that does the work, with such arguments.
+        options_type: A frozen dataclass with a field for each option, named as the option's ``dest``, whose fields by
+            `option` are added to the parser; or the function that does the work, with such arguments.
         arguments: The words of the command line; ``run.sh`` puts the verb first, which is dropped. If None, those of
             this process.
 
     Raises:
         UserError: The command line has a mistake.
     """
+    if isinstance(options_type, type) and is_dataclass(options_type):
+        add_options(parser, options_type)
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = parser.prog.rpartition(" ")[2]
     return options_type(**vars(parser.parse_args(words[words[:1] == [verb] :])))

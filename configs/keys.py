@@ -6,7 +6,6 @@ imported after the arguments are parsed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -49,15 +48,10 @@ keys. Editors read numbers by YAML 1.2: 5e-5 and 1e6 are numbers, 1_000 is a tex
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the keys and return the exit status, see `configs.arguments.exit_status`."""
-    return exit_status(lambda: parse(_parser(), _print_keys, arguments))
-
-
-def _parser() -> Parser:
     parser = Parser(
         prog="./run.sh keys",
         description="List every key of recipe, cluster and study files: type, range, unit, default and meaning.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     words = (
         "recipe, cluster, study, a block (model, cluster.communication), a key (run.epochs), or a word to look for in "
@@ -70,7 +64,7 @@ def _parser() -> Parser:
         action="store_true",
         help="print the JSON Schema of such a file, or of any",
     )
-    return parser
+    return exit_status(lambda: parse(parser, _print_keys, arguments))
 
 
 def _print_keys(block: str | None, *, as_json: bool) -> int:

@@ -97,7 +97,6 @@ def _parser() -> Parser:
         usage=_USAGE,
         description=_DESCRIPTION.format(sources=_sources_text()),
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("source", metavar="SOURCE", nargs="?", help=f"{', '.join(BUILT_IN_SOURCES)}, or a folder")

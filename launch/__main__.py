@@ -22,10 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 success, 1 a failed run, or a failed log check of a recipe that submits, 2 a wrong command line, 75 a run that
         was stopped and can be resumed, 130 Ctrl-C.
     """
-    return exit_status(lambda: _train(parse(_parser(), Namespace, arguments)))
-
-
-def _parser() -> Parser:
     about = (
         "Train RECIPE to its target and print a summary. Ctrl-C saves the state and ends the run, a second one ends it "
         "at once. Exit status: 0 success; 1 the run failed, or the recipe submits (mlperf.submits) and its log fails "
@@ -49,7 +45,7 @@ def _parser() -> Parser:
     folder.add_argument("--run-dir", metavar="DIR", type=Path, help=place)
     resume = "resume the unfinished run in this folder; RECIPE and --cluster default to those of the run"
     folder.add_argument("--resume", metavar="RUN", type=Path, help=resume)
-    return parser
+    return exit_status(lambda: _train(parse(parser, Namespace, arguments)))
 
 
 def _train(options: Namespace) -> int:

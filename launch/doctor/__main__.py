@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_options, add_place, exit_status, option, parse
+from configs.arguments import Parser, add_place, exit_status, option, parse
 from configs.errors import UserError
 
 
@@ -47,14 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: Signal n stopped the ranks; the status is 128 + n.
     """
-    return exit_status(lambda: _examine(parse(_parser(), Options, arguments)))
-
-
-def _parser() -> Parser:
     parser = Parser(prog="./run.sh doctor", description=__doc__)
     add_place(parser)
-    add_options(parser, Options)
-    return parser
+    return exit_status(lambda: _examine(parse(parser, Options, arguments)))
 
 
 def _examine(options: Options) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs.arguments import Parser, add_options, exit_status, option, parse
+from configs.arguments import Parser, exit_status, option, parse
 from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import StageError, stopwatch
@@ -84,7 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 a stage failed, 2 this machine, the folder or the arguments are wrong, 130 stopped.
     """
-    return exit_status(lambda: _main(parse(_parser(), Options, arguments)))
+    parser = Parser(prog="./run.sh setup", description=__doc__)
+    choice = parser.add_mutually_exclusive_group()
+    variants: dict[Variant, str] = {
+        "cpu": "make the environment for this machine's CPU",
+        "gpu": "make the environment for NVIDIA GPUs, with NCCL; PyTorch's with CUDA 13, or with CUDA 12 if the driver "
+        "is older than R580",
+        "cuda12": "make PyTorch's environment for NVIDIA GPUs with CUDA 12, for drivers from R525 on",
+    }
+    for variant, words in variants.items():
+        choice.add_argument(f"--{variant}", dest="variant", action="store_const", const=variant, help=words)
+    parser.add_argument("--start", default="", help=SUPPRESS)
+    return exit_status(lambda: _main(parse(parser, Options, arguments)))
 
 
 def _main(options: Options) -> int:
@@ -291,22 +302,6 @@ def _run(stages: list[Stage], state: State, work: Work) -> None:
         for command in work.begun.values():
             command.stop()
     remove_folder(REPLACED)
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="./run.sh setup", description=__doc__)
-    choice = parser.add_mutually_exclusive_group()
-    variants: dict[Variant, str] = {
-        "cpu": "make the environment for this machine's CPU",
-        "gpu": "make the environment for NVIDIA GPUs, with NCCL; PyTorch's with CUDA 13, or with CUDA 12 if the driver "
-        "is older than R580",
-        "cuda12": "make PyTorch's environment for NVIDIA GPUs with CUDA 12, for drivers from R525 on",
-    }
-    for variant, words in variants.items():
-        choice.add_argument(f"--{variant}", dest="variant", action="store_const", const=variant, help=words)
-    add_options(parser, Options)
-    parser.add_argument("--start", default="", help=SUPPRESS)
-    return parser
 
 
 if __name__ == "__main__":

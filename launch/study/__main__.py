@@ -4,7 +4,6 @@ Every cell is an ordinary run in its own folder, so a stopped sweep continues wh
 from the checkpoint of the stopped run. Where speed is measured, the stopped run begins again.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,22 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status, see `configs.arguments.exit_status`; also 1 for a cell that failed, and 128 + n if signal n
         stopped a run.
     """
-    return exit_status(lambda: parse(_parser(), _sweep, arguments))
-
-
-def _parser() -> Parser:
     parser = Parser(
         prog="./run.sh sweep",
         description=__doc__,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", metavar="STUDY", help="a name in configs/studies or a YAML file")
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their states")
     parser.add_argument("--runs", metavar="DIR", type=Path, help="folder of the runs (default: runs/STUDY)")
     words = "folder for the page, CSV and SVG (default: that of the runs)"
     parser.add_argument("--output", metavar="DIR", type=Path, help=words)
-    return parser
+    return exit_status(lambda: parse(parser, _sweep, arguments))
 
 
 def _sweep(study: str, *, dry_run: bool, runs: Path | None, output: Path | None) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_from, add_options, add_place, add_recipe, exit_status, option, parse
+from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, option, parse
 from configs.errors import UserError
 
 
@@ -54,16 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 2 if nothing was submitted, or see `configs.arguments.exit_status`.
     """
-    return exit_status(lambda: _submit(parse(_parser(), _Options, arguments)))
-
-
-def _parser() -> Parser:
     parser = Parser(prog="./run.sh submit", description=__doc__)
     add_recipe(parser, is_optional=True)
     add_place(parser, default_name=None)
     add_from(parser)
-    add_options(parser, _Options)
-    return parser
+    return exit_status(lambda: _submit(parse(parser, _Options, arguments)))
 
 
 def _submit(options: _Options) -> int:

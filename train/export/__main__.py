@@ -30,10 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     1 if a format has another accuracy; otherwise see `configs.arguments.exit_status`.
     """
-    return exit_status(lambda: parse(_parser(), _export, arguments))
-
-
-def _parser() -> Parser:
     parser = Parser(prog="./run.sh export", description=__doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run that has a checkpoint")
     parser.add_argument("--dest", metavar="DIR", type=Path, help="folder to write to (default: RUN/export)")
@@ -44,7 +40,7 @@ def _parser() -> Parser:
     last = "take the newest checkpoint, although cluster.checkpoint keeps another one for this"
     parser.add_argument("--last", action="store_true", help=last)
     parser.add_argument("--no-evaluation", action="store_true", help="evaluate nothing; needs no images")
-    return parser
+    return exit_status(lambda: parse(parser, _export, arguments))
 
 
 def _export(*, run: Path, dest: Path | None, data: Path | None, names: str, last: bool, no_evaluation: bool) -> int:

@@ -5,7 +5,6 @@ exported as ONNX, and each image is treated as an evaluation of the run treated 
 exported first.
 """
 
-import argparse
 import csv
 import json
 import math
@@ -39,15 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     1 if some of the images could not be read, 2 if none could; otherwise see `configs.arguments.exit_status`.
     """
-    return exit_status(lambda: parse(_parser(), _predict, arguments))
-
-
-def _parser() -> Parser:
     parser = Parser(
         prog="./run.sh predict",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run, or of an export (./run.sh export)")
     parser.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="JPEG or PNG files, and folders of them")
@@ -55,7 +49,7 @@ def _parser() -> Parser:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object a line for each image")
     form.add_argument("--csv", action="store_true", help="print a CSV table: file, class and probability, runners-up")
-    return parser
+    return exit_status(lambda: parse(parser, _predict, arguments))
 
 
 def _predict(*, run: Path, images: list[Path], top: int, json: bool, csv: bool) -> int:

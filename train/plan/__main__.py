@@ -11,17 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import (
-    Parser,
-    add_from,
-    add_options,
-    add_place,
-    add_recipe,
-    exit_status,
-    option,
-    parse,
-    picture,
-)
+from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, option, parse, picture
 
 
 @dataclass(frozen=True)
@@ -38,18 +28,13 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the plan and return the exit status, see `configs.arguments.exit_status`."""
-    return exit_status(lambda: _print_plan(parse(_parser(), _Options, arguments)))
-
-
-def _parser() -> Parser:
     parser = Parser(
         prog="./run.sh plan", description="Print everything that a run of RECIPE would do, without doing it."
     )
     add_recipe(parser)
     add_place(parser)
     add_from(parser)
-    add_options(parser, _Options)
-    return parser
+    return exit_status(lambda: _print_plan(parse(parser, _Options, arguments)))
 
 
 def _print_plan(options: _Options) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.arguments import Parser, add_options, add_place, add_recipe, exit_status, option, parse
+from configs.arguments import Parser, add_place, add_recipe, exit_status, option, parse
 from configs.errors import UserError
 from configs.outputs import guard_outputs
 from configs.programs import Program, command_of
@@ -83,10 +83,6 @@ class _Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse a recipe; return the status of the rehearsed run, or see `configs.arguments.exit_status`."""
-    return exit_status(lambda: _rehearse(parse(_parser(), _Options, arguments)))
-
-
-def _parser() -> Parser:
     parser = Parser(
         prog="./run.sh rehearse",
         description="Run RECIPE on this machine as it would run on cluster C: with real processes, launcher, "
@@ -94,8 +90,7 @@ def _parser() -> Parser:
     )
     add_recipe(parser)
     add_place(parser, default_name=None)
-    add_options(parser, _Options)
-    return parser
+    return exit_status(lambda: _rehearse(parse(parser, _Options, arguments)))
 
 
 def _rehearse(options: _Options) -> int:

@@ -4,14 +4,13 @@ The module itself needs only the standard library and `configs.arguments`, so th
 installed. Every other import comes after the arguments are parsed.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_options, add_place, add_recipe, exit_status, flag, option, parse
+from configs.arguments import Parser, add_place, add_recipe, exit_status, flag, option, parse
 from configs.errors import ConfigError, UserError, near
 
 _DESCRIPTION = "Predict a run on a described machine, and compare such predictions with measured runs."
@@ -121,11 +120,9 @@ def make_parser() -> Parser:
         prog="./run.sh simulate",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_recipe(parser, is_optional=True)
     add_place(parser)
-    add_options(parser, Options)
     return parser
 
 
