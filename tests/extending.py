@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 
 from configs.load import ROOT
+from tests.programs import run_program
 
 PAGE = ROOT / "docs" / "extending.md"
 
@@ -21,8 +22,7 @@ def code_blocks(section: str) -> list[tuple[str, str]]:
 
 def copy_program(folder: Path) -> None:
     """Copy the files of the program that git lists, as they are now, into ``folder``."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = run_program("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", check=True).stdout
     names = [name for name in listed.split("\0") if name]
     for name in names:
         if (ROOT / name).is_file():

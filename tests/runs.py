@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -18,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from configs.load import ROOT
 from configs.registry import has_engine
+from tests.programs import python, run_program
 
 SHORT = [
     "run.max_steps=8", "run.target_top1=null", "run.log_every_steps=2", "model.name=resnet8", "model.image_size=16",
@@ -65,7 +64,7 @@ def train_command(folder: Path, *overrides: str, recipe: str = "digits", words: 
 def train(folder: Path, *overrides: str, recipe: str = "digits", words: tuple[str, ...] = ()) -> FinishedRun:
     """Train into ``folder`` and wait for the end."""
     command = train_command(folder, *overrides, recipe=recipe, words=words)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program(*command)
     return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
 
 
@@ -77,8 +76,7 @@ def resume(folder: Path, *words: str, variables: Mapping[str, str] | None = None
         words: Further options.
         variables: The environment. If None, that of the tests.
     """
-    command = [sys.executable, "-I", "-m", "launch", "train", *words, "--resume", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    done = python("-I", "-m", "launch", "train", *words, "--resume", str(folder), env=variables)
     return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
 
 

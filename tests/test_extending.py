@@ -11,6 +11,7 @@ import pytest
 from configs.registry import has_engine
 from logs.folder import RunFolder
 from tests.extending import add_example, code_blocks, copy_program, make_environment
+from tests.programs import run_program
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("extending")]
 
@@ -40,7 +41,7 @@ def python(program: Path) -> str:
 
 
 def _run(program: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=program, capture_output=True, text=True, check=False, timeout=240)
+    return run_program(*command, cwd=program, timeout=240)
 
 
 def _settings(section: str) -> list[str]:

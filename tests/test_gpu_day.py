@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
+from tests.programs import run_program
 from train.bench.bench_gpu import PARTS
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("gpu_day")]
@@ -41,9 +42,7 @@ def _day(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (place / "bin" / "python3").write_text(_BENCH, encoding="utf-8")
         (place / "bin" / "python3").chmod(0o755)
     environment = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "OUT": str(place / "out")}
-    return subprocess.run(
-        [place / ".ci" / "gpu-day", *words], env=environment, capture_output=True, text=True, check=False
-    )
+    return run_program(place / ".ci" / "gpu-day", *words, env=environment)
 
 
 def _asked(place: Path) -> list[tuple[str, float]]:

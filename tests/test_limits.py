@@ -1,14 +1,13 @@
 """A test that hangs fails at its limit, and the ranks that it started are gone, whatever their session."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from configs.load import ROOT
+from tests.programs import python
 
 HANGING = """
 import subprocess, sys, time
@@ -61,10 +60,8 @@ def test_the_limit_ends_a_hanging_test_and_every_process_that_it_started(tmp_pat
     (tmp_path / "test_hanging.py").write_text(HANGING.format(folder=str(started)), encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.limits\n", encoding="utf-8")
     begin = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path / "test_hanging.py"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words, variables = ["-p", "no:cacheprovider", tmp_path / "test_hanging.py"], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = python("-m", "pytest", *words, cwd=tmp_path, env=variables)
     assert "3 failed, 1 passed" in done.stdout, done.stdout
     assert "Failed: Timeout (>6.0s) from pytest-timeout" in done.stdout
     assert "took longer than 1 s, and went on after the limit" in done.stdout

@@ -1,13 +1,12 @@
 """The processes of pytest-xdist tell all that did not pass, though they send little of what did."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from configs.load import ROOT
+from tests.programs import python
 
 TESTS = """
 import pytest
@@ -35,8 +34,6 @@ def test_skip(): pytest.skip()
 def test_what_does_not_pass_is_told(tmp_path: Path) -> None:
     (tmp_path / "test_each.py").write_text(TESTS, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.sharing -p no:cacheprovider\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "1", "--dist", "loadgroup"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = python("-m", "pytest", "-n", "1", "--dist", "loadgroup", cwd=tmp_path, env=variables)
     assert "1 failed, 1 passed, 1 skipped, 2 errors" in done.stdout, done.stdout

@@ -4,7 +4,6 @@ import errno
 import importlib
 import io
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from configs.arguments import Parser, add_from, add_place, exit_status, painted, parse
 from configs.errors import UserError
+from tests.programs import python, run_program
 
 
 class Terminal(io.StringIO):
@@ -92,7 +92,7 @@ def test_signals_that_the_caller_blocks_or_ignores_for_itself_end_a_program_and_
     shell += "s.signal(s.SIGCHLD, s.SIG_IGN); import os; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     program = "import os, subprocess as p; from configs.arguments import exit_status; "
     program += "exit_status(lambda: print(p.run(['false']).returncode, flush=True) or os.kill(os.getpid(), 15) or 0)"
-    done = subprocess.run([sys.executable, "-c", shell, "-c", program], capture_output=True, text=True, check=False)
+    done = python("-c", shell, "-c", program)
     assert (done.stdout, done.returncode) == ("1\n", -signal.SIGTERM)
 
 
@@ -100,7 +100,7 @@ def test_signals_that_the_caller_blocks_or_ignores_for_itself_end_a_program_and_
 def test_an_output_that_takes_no_words_is_one_line_or_nothing(place: str, status: int, told: str) -> None:
     program = "import sys; from configs.arguments import exit_status as run; sys.exit(run(lambda: print('words') or 0))"
     shell = f'exec "$0" -c "$1" >{place}'
-    done = subprocess.run(["sh", "-c", shell, sys.executable, program], capture_output=True, text=True, check=False)
+    done = run_program("sh", "-c", shell, sys.executable, program)
     assert (done.returncode, done.stderr.count("\n")) == (status, int(bool(told)))
     assert told in done.stderr
 

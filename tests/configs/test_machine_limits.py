@@ -2,15 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from configs.load import ROOT
 from configs.machine_limits import available_memory_bytes, default_workers, memory_limit, oom_kills, usable_cores
+from tests.programs import python, run_program
 
 GROUPS = Path("/sys/fs/cgroup")
 TELL = """
@@ -43,8 +42,7 @@ def groups() -> Iterator[list[Path]]:
 
 @pytest.mark.medium
 def test_a_real_group_limits_cores_and_memory(groups: list[Path]) -> None:
-    command = [sys.executable, "-c", TELL, *map(str, groups)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    told = python("-c", TELL, *map(str, groups), check=True).stdout
     cores, workers, (limit, free), available = json.loads(told)
     assert (cores, workers) == (min(1.5, len(os.sched_getaffinity(0))), 1)
     assert limit == 400 << 20
@@ -55,8 +53,7 @@ def test_a_real_group_limits_cores_and_memory(groups: list[Path]) -> None:
 @pytest.mark.medium
 def test_the_processors_of_the_affinity_count(tmp_path: Path) -> None:
     assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
-    command = ["taskset", "-c", "0", sys.executable, "-c", TELL]
-    told = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    told = json.loads(run_program("taskset", "-c", "0", sys.executable, "-c", TELL, check=True).stdout)
     assert told[0] <= 1
 
 

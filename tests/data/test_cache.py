@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import pytest
 
 from data import cache
 from data.cache import clear_dataset, drop_pages, resident_bytes
+from tests.programs import run_program
 
 PAGES = 300
 
@@ -25,7 +25,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], check=True, capture_output=True, text=True).stdout
+    kind = run_program("stat", "-f", "-c", "%T", tmp_path, check=True).stdout
     if kind.strip() in ("tmpfs", "ramfs"):
         pytest.skip(f"{kind.strip()} keeps its pages: set TMPDIR to a folder on a disk")
     path = tmp_path / "file"

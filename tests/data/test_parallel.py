@@ -6,17 +6,15 @@ import multiprocessing
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from configs.errors import UserError
-from configs.load import ROOT
 from configs.reading import Unreadable
 from data.parallel import in_order, ordered_map
+from tests.programs import python
 
 
 def test_results_keep_the_order_of_their_tasks_which_are_taken_as_they_are_needed() -> None:
@@ -78,7 +76,7 @@ def test_ctrl_c_while_workers_are_forked_is_heeded_and_is_no_traceback() -> None
         "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
         "raise SystemExit(exit_status(lambda: len([*ordered_map(abs, range(9), workers=2)])))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", program)
     assert (done.returncode, done.stderr) == (130, "stopped by Ctrl-C\n")
 
 

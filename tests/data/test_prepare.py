@@ -24,6 +24,7 @@ from data.verify import verify_dataset
 from tests.data.sources.test_idx import idx_files
 from tests.data.test_first_recipe import class_folders
 from tests.failing_reads import failing_reads
+from tests.programs import python
 from tests.small_disk import small_disk
 
 
@@ -374,8 +375,7 @@ def test_what_cannot_be_read_is_waited_for_and_then_named_but_neither_called_for
     def pack(*, once: bool) -> "subprocess.CompletedProcess[str]":
         variables = failing_reads(tmp_path, "open", path, number, once=once)
         words = [str(source), f"{tmp_path}/out", "--workers", "1", "--no-recipe", "--skip-bad"]
-        command = [sys.executable, "-m", "data", "prepare", *words]
-        return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+        return python("-m", "data", "prepare", *words, env=variables)
 
     lasting = pack(once=False)
     assert lasting.returncode == 2

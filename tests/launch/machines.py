@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from configs.load import ROOT
+from tests.programs import run_program
 
 NAMES = ("alpha", "beta")
 PREFIX = "192.168.77."
@@ -40,7 +41,7 @@ class Machine:
 
     def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a command on this machine."""
-        return subprocess.run(self.command(words), capture_output=True, text=True, check=False, timeout=timeout)
+        return run_program(*self.command(words), timeout=timeout)
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import ROOT
 from tests.limits import kill_processes_with, processes_like
+from tests.programs import run_program
 
 _GIVE_UP_S = 300
 SYNTHETIC = [
@@ -106,7 +106,7 @@ def submit(cluster: str, folder: Path, *words: str, overrides: list[str]) -> str
     place.write_text(cluster, encoding="utf-8")
     sets = [word for each in [*SYNTHETIC, *overrides] for word in ("--set", each)]
     command = [sys.executable, "-I", "-m", "launch.submit", "digits", "--cluster", str(place), "--run-dir", str(folder)]
-    done = subprocess.run([*command, *sets, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program(*command, *sets, *words)
     assert done.returncode == 0, done.stderr
     number = re.search(r"^digits: job (\d+), \d ranks? on", done.stdout, re.MULTILINE)
     assert number, done.stdout
@@ -140,4 +140,4 @@ def ranks(folder: Path) -> list[int]:
 
 def ask(*command: str) -> str:
     """Give what a scheduler's client says."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout
+    return run_program(*command, timeout=30).stdout

@@ -5,19 +5,18 @@ import json
 import resource
 import signal
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from configs.load import ROOT, load_both
+from configs.load import load_both
 from launch.failure_cause import Ending
 from launch.start.local import Outcome
 from logs.folder import RunFolder
 from tests.failing_reads import failing_reads
+from tests.programs import python
 
 HERE = socket.gethostname()
 MPI = ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
@@ -237,6 +236,5 @@ def test_reports_count_although_the_run_s_folder_cannot_be_listed_nor_one_of_the
     )
     for call, name, rank in (("opendir", "", "0"), ("open", "failure_0.json", "1")):
         variables = failing_reads(tmp_path, call, folder.path / name, errno.EIO, once=False)
-        command = [sys.executable, "-c", read, str(folder.path)]
-        done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = python("-c", read, str(folder.path), env=variables)
         assert done.stdout.split() == [rank], done.stderr

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from configs.errors import REFUSED_STATUS, UserError
-from configs.load import ROOT, dump, load_both, load_run
+from configs.load import dump, load_both, load_run
 from configs.rank_variables import rank_environment
 from configs.registry import has_engine
 from configs.schema import Cluster
@@ -28,6 +27,7 @@ from launch.start.local import Outcome
 from logs.checkpoints import SavedState
 from logs.claims import Claims
 from logs.folder import RunFolder, Summary
+from tests.programs import run_program
 from tests.runs import begin_logs
 
 BROKEN = {"rank": 0, "host": "here", "step": 7, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
@@ -484,8 +484,8 @@ def test_a_key_that_this_version_lacks_is_told_with_the_file_of_the_run(
 
 
 def test_a_python_without_the_programs_packages_is_led_to_the_command() -> None:
-    command = [os.path.realpath(sys.executable), "-ES", "-m", "launch", "train", "digits"]  # that of no environment
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    bare = os.path.realpath(sys.executable)  # that of no environment
+    done = run_program(bare, "-ES", "-m", "launch", "train", "digits")
     assert (done.returncode, done.stderr.count("\n"), "start the program by ./run.sh" in done.stderr) == (2, 1, True)
 
 

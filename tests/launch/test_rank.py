@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
+from tests.programs import run_program
 
 _SLURM = {
     "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
@@ -20,13 +21,7 @@ _MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WOR
 
 
 def _rank(variables: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [ROOT / "launch" / "rank.sh", *command],
-        env={"PATH": os.environ["PATH"], **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program(ROOT / "launch" / "rank.sh", *command, env={"PATH": os.environ["PATH"], **variables})
 
 
 def _horovod_variables(variables: dict[str, str]) -> dict[str, str]:
@@ -50,8 +45,7 @@ def _on_host(folder: Path, hosts: str, variables: dict[str, str]) -> subprocess.
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}\n", encoding="utf-8")
     script = f"hostname alpha && mount --bind {folder}/hosts /etc/hosts && exec {ROOT}/launch/rank.sh env"
     told = {**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", "PATH": os.environ["PATH"], **variables}
-    command = ["unshare", "--uts", "--mount", "bash", "-c", script]
-    done = subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+    done = run_program("unshare", "--uts", "--mount", "bash", "-c", script, env=told)
     if done.stderr.startswith(("unshare: ", "hostname: ", "mount: ")):
         pytest.skip(f"a host name of one's own is not allowed here: {done.stderr.strip()}")
     return done

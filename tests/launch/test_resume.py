@@ -32,6 +32,7 @@ from tests.failing_reads import failing_reads
 from tests.launch.scheduled import ranks
 from tests.limits import processes_like
 from tests.logs.rapl import steady_power
+from tests.programs import run_program
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, resume, train, train_command
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("resume")]
@@ -126,7 +127,7 @@ def test_what_cannot_be_read_at_all_is_named_and_nothing_is_set_aside_renamed_or
     # Without --resume, a run without a whole checkpoint would begin at step 0.
     command = train_command(folder.path)
     variables = failing_reads(tmp_path, call, folder / file, number, once=False)
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    done = run_program(*command, env=variables)
     (line,) = [each for each in done.stderr.splitlines() if each.startswith("error: ")]
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert line.startswith(f"error: {folder / file}: cannot be read: {os.strerror(number)}; ")

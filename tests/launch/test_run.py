@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from data.__main__ import main as prepare
 from logs.folder import RunFolder
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
+from tests.programs import python
 from tests.runs import SHORT, TWO_EPOCHS, FinishedRun, read_summary, train, train_command
 
 pytestmark = pytest.mark.ranks
@@ -111,10 +111,7 @@ def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run:
     # mpirun sets these variables. A Horovod that was built without MPI does not read them and sees one rank.
     variables = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo",
                  "HOROVOD_CPU_OPERATIONS": "gloo"}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "train", str(alone)], cwd=ROOT, env={**os.environ, **variables}, capture_output=True,
-        text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = python("-m", "train", str(alone), env={**os.environ, **variables}, timeout=60)
     assert done.returncode != 0
     why = "but Horovod sees rank 0 of 1: this would train separate models"
     if not has_engine("mxnet"):

@@ -13,6 +13,7 @@ import pytest
 
 from launch.setup.layout import ROOT
 from tests.launch.stand_in import write_program
+from tests.programs import python, run_program
 
 pytestmark = pytest.mark.medium
 
@@ -31,9 +32,7 @@ def run(
     command: Path, *words: str, programs: Path | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
-    return subprocess.run(
-        [command, *words], env={**os.environ, "PATH": path}, cwd=cwd, capture_output=True, text=True, check=False
-    )
+    return run_program(command, *words, env={**os.environ, "PATH": path}, cwd=cwd)
 
 
 def test_help_lists_every_verb_of_the_table_and_the_module_of_each_exists() -> None:
@@ -104,8 +103,7 @@ def test_it_works_through_a_symlink_and_from_any_folder(tree: Path, tmp_path: Pa
 @pytest.mark.parametrize("verb", ["plan", "setup", "recipes"])
 def test_a_current_folder_that_was_deleted_is_one_line(tree: Path, tmp_path: Path, verb: str) -> None:
     script = 'mkdir "$1" && cd "$1" && rmdir "$1" && exec "$2" "$3"'
-    words = ["bash", "-c", script, "-", str(tmp_path / "gone"), str(tree / "run.sh"), verb]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run_program("bash", "-c", script, "-", str(tmp_path / "gone"), str(tree / "run.sh"), verb)
     told = [line for line in done.stderr.splitlines() if not line.startswith("shell-init: ")]  # bash's own
     assert (done.returncode, told) == (2, ["error: the current folder was deleted; change to another one"])
 
@@ -129,18 +127,16 @@ def test_a_wrong_python_is_named_with_what_brings_a_right_one_here_and_nothing_i
         write_program(programs / name, "echo 'pyenv: no such command' >&2; exit 127")
     write_program(programs / "python3", 'case "$*" in --version) echo Python 3.9.2 ;; *difflib,*) exit 1 ;; esac')
     variables = {"PATH": str(programs), **({"CONDA_PREFIX": "/opt/conda"} if "conda" in managers else {})}
-    done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
+    done = run_program(tree / "run.sh", env=variables)
     as_root = "" if os.geteuid() == 0 or not managers or "conda" in managers else "as root: "
     assert done.returncode == 2
     assert done.stderr == f"error: Python 3.10 to 3.14 is needed, found: Python 3.9.2; {as_root}{remedy}\n"
     write_program(programs / "python3", '[ "$1" = --version ] && echo Python 3.13.5')
-    done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
+    done = run_program(tree / "run.sh", env=variables)
     assert "found: Python 3.13.5 without its standard library; " in done.stderr
     assert not (tree / ".venv").exists()
     write_program(programs / "python3.14", f'exec {sys.executable} "$@"')
-    done = subprocess.run(
-        [tree / "run.sh", "setup", "--gpus"], env=variables, capture_output=True, text=True, check=False
-    )
+    done = run_program(tree / "run.sh", "setup", "--gpus", env=variables)
     assert done.stderr.startswith("error: '--gpus' is not expected here"), "the newest Python is found"
 
 
@@ -157,9 +153,8 @@ def test_variables_that_lead_python_to_the_packages_of_another_are_ignored(
 
 
 def test_sh_finds_bash_and_pip_is_told_to_use_run_sh() -> None:
-    done = subprocess.run(["sh", ROOT / "run.sh", "--version"], capture_output=True, text=True, check=False)
+    done = run_program("sh", ROOT / "run.sh", "--version")
     assert (done.returncode, done.stdout) == (0, f"resnet-records {metadata.version('resnet-records')}\n")
-    words = [sys.executable, "setup.py", "bdist_wheel"]
-    refused = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    refused = python("setup.py", "bdist_wheel")
     assert refused.returncode == 1
     assert "./run.sh" in refused.stderr

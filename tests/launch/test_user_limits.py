@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
+from tests.programs import run_program
 from tests.runs import train_command
 
 INSIDE = ["bash", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"']
@@ -45,8 +46,7 @@ def _limit(group: Path, size_bytes: int) -> None:
 @pytest.mark.medium
 def test_a_run_that_its_control_group_cannot_hold_is_refused_before_ranks_start(group: Path, tmp_path: Path) -> None:
     _limit(group, 150 << 20)
-    command = [*INSIDE, str(group), *train_command(tmp_path / "run")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program(*INSIDE, str(group), *train_command(tmp_path / "run"))
     assert done.returncode == 2
     assert f"and the control group {group} (limit 0.16 GB) has 0.1" in done.stderr
     assert not (tmp_path / "run").exists()
@@ -59,9 +59,7 @@ def test_the_doctor_tells_the_memory_of_its_group_and_that_the_kernel_killed_its
 ) -> None:
     _limit(group, 150 << 20)
     command = [*INSIDE, str(group), sys.executable, "-m", "launch.doctor", "--recipe", "digits"]
-    done = subprocess.run(
-        [*command, "--set", f"cluster.paths.runs={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_program(*command, "--set", f"cluster.paths.runs={tmp_path}")
     assert done.returncode == 1
     assert re.search(rf"GB free \({group} has 0\.16 GB\), 0\.[57] GB needed for 2 ranks", done.stdout)
     assert f"the kernel killed it because memory ran out ({group}, limit 0.16 GB); raise the limit" in done.stdout
@@ -89,10 +87,7 @@ def _told(limit: str, folder: Path) -> tuple[int, str]:
     """Run under a limit; return the exit status and what is told."""
     settings = ("run.epochs=200", "run.target_top1=0.9999", "cluster.ranks_per_node=1")
     command = train_command(folder / "run", *settings)
-    done = subprocess.run(
-        ["bash", "-c", f'{limit} && exec "$@"', "-", *command], cwd=ROOT, capture_output=True, text=True, check=False,
-        timeout=90,
-    )  # fmt: skip
+    done = run_program("bash", "-c", f'{limit} && exec "$@"', "-", *command, timeout=90)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr + done.stdout
 

@@ -1,7 +1,6 @@
 """Logs and run folders with known times and accuracies, in the log formats of all rounds."""
 
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -13,6 +12,7 @@ from configs.schema import Recipe
 from logs.disk import write_json
 from logs.judge.compliance import Verdict, digest_of
 from logs.mlperf import RESULT_FILES
+from tests.programs import run_program
 
 BEGIN_S = 1_790_000_000.0
 """A time in 2026, so that a `:::MLLOG` log is one of ruleset 4.0.0, by its date."""
@@ -109,7 +109,7 @@ def mlp(events: list[LoggedEvent], first_epoch: int = 0) -> str:
 
 @lru_cache
 def _commit() -> str | None:
-    asked = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    asked = run_program("git", "-C", str(ROOT), "rev-parse", "HEAD")
     return asked.stdout.strip() or None
 
 

@@ -15,6 +15,7 @@ import pytest
 from logs.environment import ENVIRONMENT_FILE, command_given, cpu_flags, environment, write_environment
 from logs.redaction import REDACTED
 from tests.launch.stand_in import write_program
+from tests.programs import run_program
 
 
 def _recorded(folder: Path) -> Any:
@@ -55,10 +56,7 @@ class Checkout:
         self.git("init", "--quiet")
 
     def git(self, *words: str) -> str:
-        told = subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=self.folder, text=True,
-            capture_output=True, check=True,
-        )  # fmt: skip
+        told = run_program("git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words, cwd=self.folder, check=True)
         return told.stdout
 
     def commit(self, text: str) -> str:

@@ -3,8 +3,6 @@
 import errno
 import logging
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,11 +12,12 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from configs.load import ROOT, load_recipe
+from configs.load import load_recipe
 from configs.plan import Position, plan_run
 from logs.checkpoints import CheckpointFolder, SavedState, read
 from logs.folder import RunFolder
 from tests.failing_reads import failing_reads
+from tests.programs import python
 from train.best_checkpoint import BestMark
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import SingleProcess
@@ -166,8 +165,7 @@ def test_the_end_of_a_run_that_marks_nothing_does_not_depend_on_a_list_of_its_ch
         "from train.best_checkpoint import BestMark; print(BestMark().summed_up(CheckpointFolder(Path(sys.argv[1]))))"
     )
     variables = failing_reads(tmp_path, "opendir", tmp_path / "checkpoints", errno.EIO, once=False)
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", code, str(tmp_path), env=variables)
     assert done.stdout == "{}\n", done.stderr
 
 

@@ -6,7 +6,6 @@ ranks' running statistics are those of different micro-batches when the run is e
 
 import io
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.load import ROOT, dump, load_both, load_cluster
+from configs.load import dump, load_both, load_cluster
 from configs.rank_variables import rank_environment
 from configs.schema import EngineSettings, Recipe
 from data.input.synthetic import open_synthetic_evaluation, open_synthetic_training
@@ -23,6 +22,7 @@ from launch.start.local import run_ranks
 from tests.forward import Forward, resnet8
 from tests.host_arrays import HostArrays
 from tests.oracles import adam_steps, smoothed_cross_entropy
+from tests.programs import python
 from train.engine.init import initial_weights
 from train.networks.arch import build_network
 
@@ -61,8 +61,7 @@ class Ran:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     folder = tmp_path_factory.mktemp("first") / "run"
     sets = [word for override in TINY for word in ("--set", override)]
-    command = [sys.executable, "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    done = python("-m", "launch", "train", "digits", "--run-dir", str(folder), *sets, timeout=120)
     assert done.returncode == 0, done.stderr
     recipe, _ = load_both(str(folder / "config.yaml"), None)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -18,6 +18,7 @@ from configs.errors import UserError
 from configs.load import ROOT, load_both
 from configs.registry import has_engine
 from launch.run import open_run
+from tests.programs import python
 from train import session
 from train.comm.machine_ranks import PeerLost
 from train.rank.identity import Identity
@@ -44,8 +45,7 @@ main(sys.argv[1:])
 @pytest.mark.ranks
 @pytest.mark.parametrize("raised", ["error", "ImportError('initialization failed')"], ids=["Python", "pybind11"])
 def test_a_rank_told_to_stop_while_it_imports_says_so(tmp_path: Path, raised: str) -> None:
-    command = [sys.executable, "-c", _TOLD_WHILE_IMPORTING.format(raised=raised), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", _TOLD_WHILE_IMPORTING.format(raised=raised), str(tmp_path))
     assert (done.returncode, done.stderr) == (75, "")
     row = json.loads((tmp_path / "failure_0.json").read_text())
     assert (row["message"], row["status"], row["second_hand"]) == ("stopped by SIGTERM", 75, True)
@@ -54,9 +54,7 @@ def test_a_rank_told_to_stop_while_it_imports_says_so(tmp_path: Path, raised: st
 @pytest.mark.ranks
 def test_a_rank_that_crashes_says_where(tmp_path: Path) -> None:
     program = _TOLD_WHILE_IMPORTING.replace("SIGTERM", "SIGSEGV").format(raised="error")
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = python("-c", program, str(tmp_path))
     assert done.returncode == -signal.SIGSEGV
     assert done.stderr.startswith("Fatal Python error: Segmentation fault")
     assert "train/__main__.py" in done.stderr
@@ -96,8 +94,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_rank_whose_image_lacks_the_engine_of_the_run_refuses_and_says_which_one_is_there(tmp_path: Path) -> None:
     recipe, cluster = load_both("digits", "laptop", ["cluster.engine.name=torch", "cluster.ranks_per_node=1"])
     open_run(recipe, cluster, tmp_path / "run")
-    command = [sys.executable, "-c", _WITHOUT_TORCH, str(tmp_path / "run")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", _WITHOUT_TORCH, str(tmp_path / "run"))
     found = "mxnet" if has_engine("mxnet") else "none"
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"error: engine.name: got 'torch', allowed: {found} in this environment; ")

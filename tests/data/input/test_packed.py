@@ -5,7 +5,6 @@ import io
 import itertools
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from nvidia import dali
 from PIL import Image
 
-from configs.load import ROOT, load_recipe
+from configs.load import load_recipe
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import DataError, EvaluationSource, TrainingSource
 from data.input.packed import open_evaluation, open_training
@@ -27,6 +26,7 @@ from tests.configs.test_progressive_resizing import GROWING
 from tests.engines import cpu_engine
 from tests.failing_reads import failing_reads
 from tests.host_arrays import HostArrays
+from tests.programs import python
 
 SIDE = 16
 Draw = Callable[[int], "np.ndarray[Any, Any]"]
@@ -445,9 +445,7 @@ def test_where_files_cannot_be_mapped_the_way_to_read_them_is_told(tmp_path: Pat
     )
     program += "take(training(Path(sys.argv[1]), recipe_for()), 1)"
     variables = failing_reads(tmp_path, "mmap", tmp_path / "train.rec", errno.ENODEV, once=False)
-    ran = subprocess.run(
-        [sys.executable, "-c", program, tmp_path], cwd=ROOT, env=variables, capture_output=True, text=True, check=False
-    )
+    ran = python("-c", program, tmp_path, env=variables)
     assert ran.stderr.strip().endswith("if it names none, --set cluster.engine.file_access=read")
 
 

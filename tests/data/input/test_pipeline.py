@@ -1,29 +1,25 @@
 """What the import of DALI does to the process, and what DALI is told of the engine."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from configs.load import ROOT
 from configs.schema import EngineSettings
 from data.forms.catalogue import form_of
 from data.input import pipeline
 from data.input.pipeline import ReadRequest
 from tests.data.input.test_packed import recipe_for
 from tests.host_arrays import HostArrays
+from tests.programs import python
 
 
 @pytest.mark.ranks
 def test_dali_is_imported_without_a_word_and_later_warnings_are_shown() -> None:
     # On Python 3.12, DALI 1.34 calls itself experimental, whatever the filters say.
     code = "import warnings\nimport data.input.pipeline\nwarnings.warn('of ours')"
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = python("-W", "default", "-c", code, check=True)
     assert done.stderr.splitlines()[0] == "<string>:3: UserWarning: of ours"
     assert "DALI" not in done.stderr
 

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 from configs.errors import UserError
-from configs.load import ROOT
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
+from tests.programs import python, run_program
 
 
 def jpeg(color: int) -> bytes:
@@ -105,8 +105,7 @@ def test_a_class_folder_that_cannot_be_listed_is_named_as_it_is(class_folders: P
     if subprocess.run([*user, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespaces of users here")
     (class_folders / "train" / "n01").chmod(0)
-    command = [*user, sys.executable, "-m", "data", "prepare", "--check", str(class_folders)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program(*user, sys.executable, "-m", "data", "prepare", "--check", str(class_folders))
     (class_folders / "train" / "n01").chmod(0o755)
     assert done.returncode == 2, done.stdout
     assert f"{class_folders}/train/n01: cannot be read: Permission denied; check its permissions" in done.stderr
@@ -117,8 +116,7 @@ def test_damaged_notes_of_a_camera_are_no_warning_of_pythons(class_folders: Path
     path = class_folders / "train" / "n01" / "c.jpeg"
     exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff"  # ends before the first of 65,535 entries
     path.write_bytes(jpeg(1)[:2] + b"\xff\xe1" + (2 + len(exif)).to_bytes(2, "big") + exif + jpeg(1)[2:])
-    command = [sys.executable, "-m", "data", "prepare", "--check", str(class_folders), "--workers", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-m", "data", "prepare", "--check", str(class_folders), "--workers", "1")
     assert done.returncode == 0, done.stdout
     assert [line for line in done.stderr.splitlines() if not line.startswith("note: ")] == []
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from configs.load import ROOT, load_both, load_cluster, load_recipe
+from configs.load import load_both, load_cluster, load_recipe
 from configs.lock import locked
 from configs.registry import has_engine
 from launch.accept.__main__ import main
@@ -23,6 +23,7 @@ from launch.doctor.examination import train_ranks_alone
 from logs.folder import RunFolder, Summary
 from tests.launch.accept.falsified import falsified_ranks
 from tests.logs.rapl import steady_power
+from tests.programs import run_program
 
 pytestmark = pytest.mark.xdist_group("acceptance")  # Two processes would accept the machine twice.
 
@@ -62,9 +63,7 @@ def accepted(tmp_path_factory: pytest.TempPathFactory, packed_digits: Path) -> _
     words += ["--out", str(folder / "out"), "--save-baseline", str(folder / "baseline.json")]
     begin, variables = time.monotonic(), {**os.environ, "RANK_SYS": str(folder / "sys")}
     with steady_power(folder / "sys", WATTS):
-        done = subprocess.run(
-            [*ACCEPT, *words], cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=280
-        )
+        done = run_program(*ACCEPT, *words, env=variables, timeout=280)
     document = json.loads((folder / "out" / "accept.json").read_text(encoding="utf-8"))
     return _Accepted(done, document, folder, time.monotonic() - begin)
 
@@ -136,7 +135,7 @@ def test_a_rehearsed_acceptance_names_the_slow_ranks_and_ends_with_status_1(tmp_
     words = ["digits", "--cluster", "dgx-a100", "--set", f"cluster.paths.runs={tmp_path / 'runs'}", "--ranks", "4"]
     words += ["--set", "cluster.ranks_per_node=2", "--speed", "0.03", "--slow", "1:3", "--slow", "2:link:3"]
     command = [sys.executable, "-I", "-m", "train.rehearse", "rehearse", *words, "--run-dir", str(tmp_path / "out")]
-    done = subprocess.run([*command, "--accept", "1"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program(*command, "--accept", "1")
     document = json.loads((tmp_path / "out" / "accept.json").read_text(encoding="utf-8"))
     assert (done.returncode, document["verdict"], document["rehearsal"]) == (1, "slow", True), done.stderr
     slow = {(check["host"], check["topic"]) for check in document["checks"] if check["verdict"] == "slow"}

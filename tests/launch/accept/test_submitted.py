@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.launch.accept.falsified import falsified_ranks
 from tests.launch.golden_jobs import job
 from tests.launch.scheduled import ask, slurm, submit, wait_until
 from tests.launch.stand_in import write_program
+from tests.programs import run_program
 
 SLURM = ["num_nodes=2", "launcher=srun", "scheduler.kind=slurm", "scheduler.wall_time_s=600"]
 HOSTS = ["num_nodes=2", "launcher=horovodrun"]
@@ -39,10 +39,10 @@ def test_the_script_starts_an_acceptance_and_ends_with_its_status(
     spec = replace(job(cluster, 1), run_folders=(tmp_path,), program=tmp_path, python=python, accept_minutes=3.5)
     script.write_text(job_text(spec), encoding="utf-8")
     shellcheck = Path(sys.executable).parent / "shellcheck"
-    judged = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
+    judged = run_program(shellcheck, script)
     assert (judged.returncode, judged.stdout) == (0, "")
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
-    done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, check=False)
+    done = run_program("bash", script, env=environment)
     command = f"-I -m launch.accept accept --recipe {tmp_path}/config.yaml --out {tmp_path} --minutes 3.5{hosts}"
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, command), done.stderr
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from logs.checkpoints import CHECKPOINT_FOLDER
 from logs.folder import RunFolder
 from tests.extending import copy_program, make_environment
+from tests.programs import run_program
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, train_command
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
@@ -87,9 +87,7 @@ class Program:
                     "data.train_samples=528", "cluster.communication.kind=faulty", "data.source=synthetic",
                     "data.eval_samples=66"]  # fmt: skip
         words = train_command(run, *settings, words=("--max-restarts", "1"))[1:]
-        done = subprocess.run(
-            [self._python, *words], cwd=self._folder, capture_output=True, text=True, check=False, timeout=250
-        )
+        done = run_program(self._python, *words, cwd=self._folder, timeout=250)
         return FinishedRun(run, done.returncode, done.stdout, done.stderr)
 
 

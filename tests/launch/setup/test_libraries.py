@@ -8,6 +8,7 @@ import pytest
 
 from configs.load import ROOT
 from launch.setup.horovod import link_nvidia_libraries
+from tests.programs import run_program
 
 
 def _compile(library: Path, *linked: Path) -> Path:
@@ -28,7 +29,7 @@ def test_what_an_image_lacks_is_named_but_for_the_drivers_own(tmp_path: Path) ->
     command = [str(ROOT / "launch" / "setup" / "image.sh"), "check"]
     lacking = []
     for mend in (lambda: link_nvidia_libraries(packages), lambda: absent.rename(packages / "mxnet" / absent.name)):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = run_program(*command, cwd=tmp_path)
         assert done.returncode == 1
         lacking.append([line.split()[0] for line in done.stdout.splitlines()])
         assert mend()

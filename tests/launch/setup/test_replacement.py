@@ -17,6 +17,7 @@ import pytest
 
 from launch.setup.layout import NEWEST_PYTHON, Engine
 from tests.launch.stand_in import write_program
+from tests.programs import run_program
 
 pytestmark = pytest.mark.ranks
 
@@ -56,9 +57,7 @@ def _command(*words: str) -> list[str]:
 
 
 def _set_up(tree: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(*words), cwd=tree, env={**os.environ, **variables}, capture_output=True, text=True, check=False
-    )
+    return run_program(*_command(*words), cwd=tree, env={**os.environ, **variables})
 
 
 def _content(folder: Path) -> dict[str, Any]:
@@ -72,14 +71,10 @@ def _content(folder: Path) -> dict[str, Any]:
 
 def _assert_works(environment: Path, variant: str) -> None:
     """Run scripts of the environment, and see that it stands alone."""
-    told = subprocess.run([environment / "bin" / "variant"], capture_output=True, text=True, check=True).stdout
+    told = run_program(environment / "bin" / "variant", check=True).stdout
     assert told == f"{variant} {environment}\n"
-    activated = subprocess.run(
-        ["bash", "-c", f"source {environment}/bin/activate; python -c 'import sys; print(sys.prefix)'; echo $PS1"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    shell = f"source {environment}/bin/activate; python -c 'import sys; print(sys.prefix)'; echo $PS1"
+    activated = run_program("bash", "-c", shell, check=True)
     assert activated.stdout.splitlines()[0] == str(environment)
     assert not environment.with_name(".venv.old").exists()
 
@@ -167,8 +162,7 @@ def test_a_link_is_refused_by_every_verb_and_nothing_behind_it_is_touched(
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     path = f"{python.parent}:{os.environ['PATH']}"
-    command = [str(tree / "run.sh"), *words]
-    done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+    done = run_program(str(tree / "run.sh"), *words, env={**os.environ, "PATH": path})
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"error: {tree}/.venv is a symbolic link or a file, ")
     assert _content(behind) == before

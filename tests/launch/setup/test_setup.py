@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import distributions
@@ -23,6 +22,7 @@ from launch.setup.layout import LOCKS, PROJECT, ROOT, Environment, Kind, Lock, l
 from launch.setup.pins import closure, named_by, read_pins
 from launch.setup.stages import make_stages
 from launch.setup.state import State
+from tests.programs import python
 
 MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
 OVER = Kind(("mxnet",), "gpu", "/usr/bin/python3")
@@ -224,7 +224,7 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
         "kinds = ('mxnet', 'gpu'), ('torch', 'gpu'), ('torch', 'cuda12'); "
         "print(*(len(make(Kind((engine,), variant), ['test'])) for engine, variant in kinds))"
     )
-    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = python("-S", "-c", code, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "6 4 4\n"), done.stderr
 
 

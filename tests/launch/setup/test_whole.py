@@ -16,6 +16,7 @@ from launch.setup.layout import NEWEST_PYTHON, Environment
 from tests.launch.conftest import make_tree
 from tests.launch.setup.toy_index import ToyCheckout, make_toy_checkout
 from tests.launch.stand_in import write_program
+from tests.programs import run_program
 
 pytestmark = [
     pytest.mark.slow,
@@ -126,7 +127,7 @@ def test_horovods_flags_name_a_header_that_its_sources_forget(tmp_path: Path) ->
     )
     variables = build_environment(os.environ, Environment(tmp_path), "cpu")
     for words in ([".", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"], ["--build", "."]):
-        done = subprocess.run([cmake, *words], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+        done = run_program(cmake, *words, cwd=tmp_path, env=variables)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

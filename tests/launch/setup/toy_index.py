@@ -17,6 +17,7 @@ from importlib.metadata import distribution, distributions
 from pathlib import Path
 
 from tests.launch.stand_in import write_program
+from tests.programs import run_program
 
 _FEATURES = "class Features:\n    def is_enabled(self, _name): return False\n"
 _MODULES: dict[str, dict[str, str]] = {
@@ -167,7 +168,7 @@ class ToyCheckout:
         command = [sys.executable, "-c", _SET_UP_WITH_COPIED_PIP, copied, *arguments]
         environment = {**os.environ, **pip, **variables}
         environment["PATH"] = f"{home / 'bin'}{os.pathsep}{environment['PATH']}"
-        return subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True, check=False)
+        return run_program(*command, cwd=self.tree, env=environment)
 
     def installed(self) -> set[str]:
         """Return name and version of each package of the environment, without pip and its like."""

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from launch.start.commands import launcher_command, local_words, require_startab
 from launch.start.launcher import run_launcher
 from launch.start.local import Outcome, can_shape
 from tests.launch.stand_in import write_program
+from tests.programs import run_program
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -252,7 +252,7 @@ def test_a_loopback_that_is_down_is_named_with_its_remedy_before_a_folder_is_mad
     kind = f"cluster.communication.kind={registry.communicators_of(registry.installed_engine())[0]}"
     verb = [sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", str(tmp_path / "run"), "--set", kind]
     user = ["--user", "--map-root-user"] if os.geteuid() else []
-    done = subprocess.run(["unshare", "--net", *user, *verb], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program("unshare", "--net", *user, *verb)
     if done.stderr.startswith("unshare: "):
         pytest.skip(done.stderr)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -275,8 +275,7 @@ def test_a_host_whose_name_leads_nowhere_is_named_before_its_ranks_crash(
     settings = "--set cluster.communication.kind=horovod --set cluster.communication.backend=gloo"
     verb = f"{sys.executable} -I -m launch train digits --run-dir {tmp_path}/run {settings}"
     script = f"hostname alpha && mount --bind {tmp_path}/hosts /etc/hosts && exec {verb}"
-    command = ["unshare", "--uts", "--mount", "bash", "-c", script]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program("unshare", "--uts", "--mount", "bash", "-c", script)
     if done.stderr.startswith(("unshare: ", "hostname: ", "mount: ")):
         pytest.skip(done.stderr)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr

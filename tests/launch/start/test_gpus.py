@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from configs.registry import installed_engine
 from launch.__main__ import main as train_verb
 from launch.start.commands import without_cuda
 from launch.start.ranks import main as ranks_verb
+from tests.programs import run_program
 from tests.runs import FinishedRun
 from train.bench.__main__ import main as bench_verb
 
@@ -91,10 +91,7 @@ def test_a_rank_that_a_scheduler_put_on_a_node_without_gpus_says_so_before_it_re
     )
     (tmp_path / "run" / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    done = subprocess.run(
-        command_of(Program.RANK, str(tmp_path / "run")), env={**os.environ, **rank}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = run_program(*command_of(Program.RANK, str(tmp_path / "run")), env={**os.environ, **rank})
     assert done.returncode == 2, done.stderr
     (told,) = done.stderr.splitlines()
     assert told.startswith("error: ")

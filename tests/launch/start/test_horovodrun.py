@@ -10,6 +10,7 @@ import pytest
 
 from configs.programs import Program, command_of
 from tests.launch.stand_in import write_program
+from tests.programs import run_program
 
 _LISTENS = "0A"
 """The state of a listening socket in /proc/net/tcp."""
@@ -21,10 +22,7 @@ def test_the_rendezvous_of_ranks_of_this_machine_listens_on_the_loopback_only(tm
     looks = f"cat /proc/net/tcp >{tmp_path}/sockets; echo $HOROVOD_GLOO_RENDEZVOUS_PORT >{tmp_path}/port"
     python, *words = command_of(Program.HOROVODRUN, *["-np", "1", "--gloo", "-H", "localhost:1", "bash", "-c"], looks)
     # A job of an LSF without IBM's CSM, which horovodrun would ask.
-    done = subprocess.run(
-        [python, "-X", "importtime", *words], env={**os.environ, "LSB_JOBID": "7"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = run_program(python, "-X", "importtime", *words, env={**os.environ, "LSB_JOBID": "7"})
     assert done.returncode == 0, done.stderr
     assert re.search(r"\| +horovod\.runner\.launch$", done.stderr, re.MULTILINE)
     assert not re.search(r"\| +mxnet$", done.stderr, re.MULTILINE), "no rank starts before that import has ended"

@@ -18,6 +18,7 @@ from configs.load import ROOT, load_cluster
 from configs.registry import RendezvousName
 from launch.start.rendezvous import RENDEZVOUS, rendezvous_of, serve_values
 from tests.launch.stand_in import write_program
+from tests.programs import run_program
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -25,7 +26,7 @@ HERE = socket.gethostname()
 ROUTED = "".join(
     re.findall(
         r"src (\S+)",
-        subprocess.run(["ip", "route", "get", "203.0.113.1"], capture_output=True, text=True, check=False).stdout,
+        run_program("ip", "route", "get", "203.0.113.1").stdout,
     )
     if shutil.which("ip")
     else []

@@ -2,8 +2,6 @@
 
 import csv
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import yaml
 
 from configs import registry
 from configs.errors import ConfigError, UserError
-from configs.load import ROOT
 from configs.schema import Cluster, Recipe
 from configs.study import ScalingStudy
 from launch.study import scaling
@@ -22,6 +19,7 @@ from launch.submit.submission import JOB_FILE
 from logs.folder import Summary
 from tests.configs.studies import GRID, scaling_study
 from tests.launch.study.starter import Starter
+from tests.programs import python
 from train.sim.conditions import predict
 
 LAPTOP: dict[str, Any] = {
@@ -70,8 +68,7 @@ def test_a_cell_that_a_real_rank_runs_fills_the_table_and_the_page(tmp_path: Pat
     study = {**GRID, **LAPTOP, "set": small, "batch": [16], "warmup_steps": 4, "notes": "No more."}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
     runs = tmp_path / "runs"
-    command = [sys.executable, "-m", "launch.study", "sweep", str(tmp_path / "study.yaml"), "--runs", str(runs)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = python("-m", "launch.study", "sweep", str(tmp_path / "study.yaml"), "--runs", str(runs), timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("to run") == 1
     (row,) = _table(runs)

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from configs.errors import UserError
-from configs.load import ROOT, dump, load_both
+from configs.load import dump, load_both
 from launch.submit.job import MOVE, RESTART, begin, end, main
 from logs.checkpoints import SavedState
 from logs.claims import Claim, Claims
 from logs.folder import RunFolder, Summary
 from logs.nodes import NodeScore, write_nodes
 from tests.logs import samples
+from tests.programs import run_program
 from tests.runs import begin_logs
 
 
@@ -327,7 +328,7 @@ job left-out {run}
 @pytest.mark.medium
 def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads_and_its_claim(run: Path) -> None:
     script = _SCRIPT.format(python=sys.executable, run=run)
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program("bash", "-c", script)
     statuses = [line for line in done.stdout.splitlines() if line.isdigit()]
     assert statuses == ["0", "0", "75", "0", "75", "0", "0", "1", "1"], done.stderr
     (stop,) = [each for each in RunFolder(run).attempts.read() if each.outcome == "stopped"]

@@ -1,7 +1,6 @@
 """The MPIJob: as the MPI operator defines it, and such that its pods can start our image, meet, and end."""
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from launch.submit.script import job_text
 from launch.submit.submission import make_job
 from tests.launch.golden_jobs import job_of, script_and_manifest
 from tests.launch.submit.manifest_judges import judge_mpi_job
+from tests.programs import run_program
 
 MOUNTS = "container.mounts=['training:/shared', '/models:/models:ro']"
 ON_CPU = ["device=cpu", "communication.backend=mpi", "engine.precision=float32", "engine.layout=NCHW",
@@ -59,7 +59,7 @@ def test_the_launcher_waits_until_the_names_of_the_workers_are_served(tmp_path: 
     hosts.write_text("localhost slots=8\nno-such-worker.invalid slots=8\n", encoding="utf-8")
     script = script.replace("/etc/mpi/hostfile", str(hosts)).replace("/shared/runs/digits-1", str(tmp_path))
     waited = {**os.environ, "SECONDS": "120"}  # The shell counts the seconds of its life from this number on.
-    done = subprocess.run(["bash", "-c", script], env=waited, capture_output=True, text=True, check=False)
+    done = run_program("bash", "-c", script, env=waited)
     assert done.returncode == 2
     assert done.stdout.splitlines()[-1].startswith("error: no-such-worker.invalid: no such name after 120 s; see ")
 

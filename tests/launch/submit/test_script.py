@@ -14,6 +14,7 @@ from configs.load import load_cluster
 from configs.schema import Cluster
 from launch.submit.script import job_text
 from tests.launch.golden_jobs import CASES, GOLDEN, golden_texts, job, script_and_manifest
+from tests.programs import run_program
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -30,7 +31,7 @@ def test_the_scripts_are_shellcheck_clean(tmp_path: Path) -> None:
     for name in CASES:
         (tmp_path / f"{name}.sh").write_text(script_and_manifest(name)[0], encoding="utf-8")
     shellcheck = Path(sys.executable).parent / "shellcheck"
-    done = subprocess.run([shellcheck, *tmp_path.iterdir()], capture_output=True, text=True, check=False)
+    done = run_program(shellcheck, *tmp_path.iterdir())
     assert (done.returncode, done.stdout) == (0, "")
 
 

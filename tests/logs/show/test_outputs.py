@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from logs.__main__ import main
 from tests.logs import samples
+from tests.programs import python
 from tests.small_disk import small_disk
 
 
@@ -164,11 +164,8 @@ def test_no_home_folder_and_the_backend_of_jupyter_are_no_matter(tmp_path: Path,
     # Without HOME, Python asks the table of users, in which the user of a container often is not.
     nobody = "import os, pwd, runpy; del os.environ['HOME']; pwd.getpwuid = {}.__getitem__; runpy.run_module('logs', "
     module = ["-m", "logs"] if has_home else ["-c", f"{nobody}run_name='__main__')"]
-    done = subprocess.run(
-        [sys.executable, "-I", *module, "report", str(run)],
-        env={**os.environ, "HOME": "/proc/nothing", "MPLBACKEND": "module://of_jupyter"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    variables = {**os.environ, "HOME": "/proc/nothing", "MPLBACKEND": "module://of_jupyter"}
+    done = python("-I", *module, "report", str(run), env=variables, check=True)
     assert (done.stdout, done.stderr) == (f"{run}/report.html\n", "")
 
 

@@ -12,6 +12,7 @@ from logs.__main__ import main
 from logs.show import reported_run
 from tests.logs import samples
 from tests.logs.show.pages import read_page, words
+from tests.programs import run_program
 
 pytestmark = pytest.mark.medium
 
@@ -123,11 +124,10 @@ def test_on_a_phone_nothing_of_the_page_is_beyond_the_edge(tmp_path: Path, runs:
       onload = () => { const d = f.contentDocument; document.title = [d.documentElement.scrollWidth,
       d.querySelectorAll('figure svg').length, getComputedStyle(d.body).fontSize].join(' ') }</script>"""
     (tmp_path / "probe.html").write_text(f"<!doctype html>{probe}")
-    command = [
+    done = run_program(
         *CHROMIUM, "--allow-file-access-from-files", "--dump-dom", f"--user-data-dir={tmp_path / 'profile'}",
-        "--virtual-time-budget=5000", (tmp_path / "probe.html").as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        "--virtual-time-budget=5000", (tmp_path / "probe.html").as_uri(), timeout=120, check=True,
+    )  # fmt: skip
     found = re.search(r"<title>(\d+) (\d+) (\S+)</title>", done.stdout)
     assert found, done.stdout
     assert int(found[1]) <= 390
@@ -147,6 +147,6 @@ def test_runs_print_on_few_sheets(tmp_path: Path, runs: int, most: int) -> None:
         page.as_uri(),
     ]  # fmt: skip
     subprocess.run(command, capture_output=True, timeout=120, check=True)
-    text = subprocess.run(["pdftotext", paper, "-"], capture_output=True, text=True, check=True).stdout
+    text = run_program("pdftotext", paper, "-", check=True).stdout
     assert len(text.removesuffix("\f").split("\f")) <= most
     assert "Accuracy by epoch" in text

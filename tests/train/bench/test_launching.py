@@ -1,7 +1,6 @@
 """Programs are started as a user would start them, what they tell is read, and a failure shows its cause."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from configs.load import ROOT, load_both
 from configs.programs import Program, command_of
+from tests.programs import python
 from tests.train.bench.answering import Answering
 from train.bench.launching import Finished, Jobs
 from train.bench.samples import MeasurementFailed, read_samples
@@ -110,8 +110,7 @@ end_peer(lambda: %s)
 
 @pytest.mark.parametrize("meeting", ["print('met')", "1 / 0"])
 def test_a_peer_that_has_measured_succeeds_however_its_libraries_end(meeting: str) -> None:
-    command = [sys.executable, "-c", _PEER % meeting]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", _PEER % meeting)
     assert (done.returncode, done.stderr) == (0, "")
     assert read_samples(done.stdout) == {"peer": [{"rate": 1.5}]}
     assert ("met\n" in done.stdout) == (meeting == "print('met')")

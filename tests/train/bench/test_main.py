@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ import pytest
 
 from configs.arguments import option
 from configs.errors import UserError
-from configs.load import ROOT
 from configs.registry import has_engine, installed_engine
+from tests.programs import python
 from train.bench.__main__ import BENCHES, main, read_command
 from train.bench.launching import Jobs
 from train.bench.measure import Bench, Report, effort, interleave, summarize
@@ -183,8 +181,7 @@ def test_every_bench_has_a_quick_and_a_thorough_effort(name: str) -> None:
 
 @pytest.mark.medium
 def test_a_python_without_the_packages_is_told_all_of_them_in_one_line() -> None:
-    bare = [sys.executable, "-S", "-m", "train.bench", "gpu", "--tiny"]
-    told = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, check=False)
+    told = python("-S", "-m", "train.bench", "gpu", "--tiny")
     needed = "Pillow, PyYAML, annotated-types, mlperf-logging, numpy, psutil, pydantic, pydantic-core, tqdm"
     assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
     assert f"lacks {needed}, typing-inspection; ./run.sh setup" in told.stderr

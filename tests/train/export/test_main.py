@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ import pytest
 from onnx.numpy_helper import to_array
 from safetensors.numpy import load_file
 
-from configs.load import ROOT, dump, load_both, load_cluster
+from configs.load import dump, load_both, load_cluster
 from configs.plan import plan_run
 from configs.registry import has_engine, installed_engine
 from data.sources.catalogue import open_source
@@ -26,6 +25,7 @@ from data.sources.image_source import Settings
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
 from tests.engines import each_engine, randomize
+from tests.programs import python, run_program
 from tests.runs import FinishedRun
 from tests.small_disk import small_disk
 from train.dataset import images_of
@@ -89,9 +89,7 @@ def test_the_program_beside_the_network_gives_the_accuracy_that_the_export_claim
     files = [tmp_path / f"{number}.jpg" for number in range(len(split.labels))]
     for number, file in enumerate(files):
         file.write_bytes(split.jpeg(number))
-    done = subprocess.run(
-        [sys.executable, "-I", "alone/classify.py", *files], cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = python("-I", "alone/classify.py", *files, cwd=tmp_path, check=True)
     found = [int(line.split(": ")[1].split()[0]) for line in done.stdout.splitlines()]
     claimed = json.loads((alone / "network.json").read_text(encoding="utf-8"))["score"]
     assert (claimed["total"], len(found)) == (599, 599)
@@ -100,11 +98,9 @@ def test_the_program_beside_the_network_gives_the_accuracy_that_the_export_claim
         ("nosuch.jpg", "No such file or directory"),
         ("alone/network.json", "no image that Pillow can read"),
     ):
-        refused = subprocess.run([*command, words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        refused = run_program(*command, words, cwd=tmp_path)
         assert (refused.returncode, refused.stderr) == (1, f"error: {words}: {told}\n")
-    bare = subprocess.run(
-        [sys.executable, "-I", "-S", *command[2:], "x"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    bare = python("-I", "-S", *command[2:], "x", cwd=tmp_path)
     assert (bare.returncode, bare.stderr.count("\n"), "pip install" in bare.stderr) == (1, 1, True)
     # docs/predict.md allows one image of 599: another kernel may round a sum otherwise.
     assert abs(sum(a == b for a, b in zip(found, split.labels, strict=True)) - claimed["correct"]) <= 1
@@ -351,7 +347,7 @@ def test_where_a_file_may_not_become_so_large_the_reason_is_told_and_no_part_of_
 ) -> None:
     """The frameworks' own writers say nothing of the reason, or 28 lines."""
     command = f"ulimit -f 64; exec {sys.executable} -m train.export {run} --no-evaluation --dest {tmp_path}/new"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program("bash", "-c", command)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     words = r"cannot be written: File too large; free some space"
     assert re.match(rf"error: {tmp_path}/new: {words}", done.stderr)

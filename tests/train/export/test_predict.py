@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +16,11 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from configs.load import ROOT, dump, load_both
+from configs.load import dump, load_both
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
 from tests.failing_reads import failing_reads
+from tests.programs import run_program
 from train.engine.init import initial_weights
 from train.export.predict import main
 from train.networks.arch import network_of
@@ -242,7 +242,7 @@ def test_an_image_that_cannot_be_read_is_tried_again_and_then_fails_alone(tmp_pa
     lines = []
     for call, once in (("open", True), ("stat", False)):
         variables = failing_reads(tmp_path, call, two[0], errno.EIO, once=once)
-        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+        done = run_program(*command, env=variables)
         assert done.returncode == (0 if once else 1), done.stderr
         lines.append([json.loads(line) for line in done.stdout.splitlines()])
     for rows in lines:

@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -11,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from configs.load import ROOT
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.show.reported_run import gather_run
 from logs.show.watch import watch
 from logs.show.wording import notes_of
+from tests.programs import python
 from train.comm.communicator import Communicator
 from train.engine.protocol import Engine
 from train.measure.rank_pace import RankPace, SlowRule
@@ -123,8 +121,7 @@ def test_a_slow_rank_is_named_while_the_run_goes_on_and_no_other(tmp_path: Path)
         "--set", "run.log_every_steps=2", "--set", "run.max_steps=48", "--fail", "slow@1:1",
         "--set", "cluster.communication.cycle_time_ms=20",  # Each cycle costs a rank 0.3 ms of its processor or more.
     ]  # fmt: skip
-    command = [sys.executable, "-m", "train.rehearse", *words, "--run-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = python("-m", "train.rehearse", *words, "--run-dir", str(folder), timeout=300)
     shown = io.StringIO()
     watch(folder, shown, every_s=1, once=True)
     rows = [row for row in read_metrics(folder / METRICS_FILE) if row["kind"] == "slow_ranks"]

@@ -4,16 +4,15 @@ import io
 import json
 import re
 import shlex
-import subprocess
-import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from configs.load import ROOT, load_cluster, load_recipe
+from configs.load import load_cluster, load_recipe
 from configs.rank_variables import rank_environment
+from tests.programs import python
 from train.networks.arch import network_of
 from train.plan.__main__ import main
 
@@ -52,7 +51,7 @@ def test_the_command_prints_json_and_a_figure_without_importing_mxnet(tmp_path: 
         f"status = main(['plan', 'digits', '--json', '--plot', {str(picture)!r}]); "
         "assert 'mxnet' not in sys.modules; sys.exit(status)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     plan = json.loads(done.stdout)
     assert plan["recipe"] == "digits"
     assert plan["recipe"] == "digits"

@@ -15,7 +15,7 @@ import pytest
 
 from configs.blocks.rehearsal import Rehearsal, Waits
 from configs.errors import UserError
-from configs.load import ROOT, load_both, load_run
+from configs.load import load_both, load_run
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from logs.folder import RunFolder, Summary
@@ -25,6 +25,7 @@ from logs.show.watch import watch
 from logs.show.wording import notes_of
 from logs.weights import starting_weights
 from tests.libraries import find_horovod
+from tests.programs import python, run_program
 from train.rehearse.__main__ import main
 from train.rehearse.rehearsed_run import outcome_text
 from train.sim.forecast import make_scenario, time_step
@@ -34,9 +35,7 @@ WORDS = ["digits", "--cluster", "dgx-a100", "--set", "cluster.ranks_per_node=2"]
 
 def _rehearse(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "train.rehearse", *WORDS, "--speed", "100", "--ranks", "2"]
-    return subprocess.run(
-        [*command, "--run-dir", str(folder), *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
-    )
+    return run_program(*command, "--run-dir", str(folder), *words, timeout=120)
 
 
 @pytest.mark.ranks
@@ -67,8 +66,7 @@ def test_a_rehearsal_whose_link_broke_reaches_its_invented_target_and_is_refused
     stripped.write_text(rest, encoding="utf-8")
     assert judge(stripped, "4.0.0").passed
     assert len([line for line in rest.splitlines() if '"eval_accuracy"' in line]) == len(plan.eval_epochs)
-    package = [sys.executable, "-m", "logs", "package", *[str(folder)] * 5]
-    refused = subprocess.run(package, cwd=ROOT, capture_output=True, text=True, check=False)
+    refused = python("-m", "logs", "package", *[str(folder)] * 5)
     assert refused.returncode == 2
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import ROOT
+from tests.programs import python
 
 _OPERATORS = """
 import mxnet as mx
@@ -51,6 +51,5 @@ def test_an_mxnet_that_needs_what_is_left_out_is_imported_as_it_is_and_nothing_s
         "print(None in sys.modules.values(), gc.isenabled())"
     )
     variables = os.environ | {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    done = python("-c", program, env=variables, check=True)
     assert done.stdout.split() == ["whole", "False", "True"]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from typing import Literal
 
@@ -10,10 +9,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from configs.load import ROOT
 from configs.registry import CAST_FLAGS
 from configs.schema import EngineSettings, Model
 from logs.environment import cpu_flags
+from tests.programs import run_program
 from train.engine.mxnet.symbols import Settings, layer_symbol
 from train.networks.kinds import KINDS
 from train.networks.layer import Layer
@@ -38,7 +37,7 @@ for name, side in (("resnet8", 28), ("resnet20", 36)):
 def test_no_layer_of_a_small_resnet_is_computed_by_reference_code() -> None:
     """They end in a pool of a quarter of this side; 28 and 32 px took 2.4 times as long, and 36 px failed."""
     command, environment = [sys.executable, "-c", _STEP], {**os.environ, "DNNL_VERBOSE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = run_program(*command, env=environment, check=True)
     kernels = set(
         re.findall(r"^dnnl_verbose,exec,cpu,(convolution|batch_normalization|pooling_v2),(\w+)", done.stdout, re.M)
     )

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +18,7 @@ from configs.plan import plan_run
 from configs.registry import installed_engine
 from configs.schema import Cluster, Recipe
 from tests.engines import ALONE, BOTH, cpu_engine
+from tests.programs import python
 from train.comm.communicator import SingleProcess
 from train.engine.build import build_model
 from train.engine.init import initial_weights
@@ -227,7 +226,7 @@ print("listens")
 def test_a_broken_link_is_seen_on_both_ends() -> None:
     """In a process of its own, because the fault breaks the connections of other tests, too."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", _LINKED], env=environment, capture_output=True, text=True, check=False)
+    done = python("-c", _LINKED, env=environment)
     assert done.stdout == "broken\nlistens\n", done.stderr
 
 

@@ -9,13 +9,13 @@ import itertools
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from configs.load import ROOT
+from tests.programs import python
 
 torch = pytest.importorskip("torch")
 HAS_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU cannot be imitated beside itself")
@@ -58,8 +58,8 @@ def told(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     libraries = [f"-L{package}/lib", f"-Wl,-rpath,{package}/lib", "-lc10", "-ltorch_cpu"]
     flags = ["-std=c++20", "-O0", "-shared", "-fPIC", f"-I{package}/include"]
     subprocess.run(["g++", *flags, "-o", guard, _HERE / "guard.cpp", *libraries], check=True)
-    words = [sys.executable, "-m", "tests.train.engine.torch.fake_cuda.census", str(guard), *traces]
-    lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    done = python("-m", "tests.train.engine.torch.fake_cuda.census", str(guard), *traces, check=True)
+    lines = done.stdout.splitlines()
     return dict(zip((*traces, "compiled"), map(json.loads, lines), strict=True))
 
 

@@ -1,14 +1,12 @@
 """``engine.compile``: compiled steps beside eager ones, when gradients arrive, and what is compiled when."""
 
 import shutil
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from configs.load import ROOT
 from tests.engines import forward_backward, random_batch, small_network
+from tests.programs import python
 from train.networks.arch import Network, Rows
 
 torch = pytest.importorskip("torch")
@@ -79,7 +77,7 @@ def test_compiled_steps_are_the_eager_ones_and_compile_once(
 @pytest.mark.medium
 def test_eager_runs_do_not_wait_for_the_import_of_the_compiler() -> None:
     code = "import sys, train.engine.torch.engine; print([name for name in sys.modules if name == 'torch._dynamo'])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout == "[]\n"
 
 
