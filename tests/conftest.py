@@ -14,7 +14,7 @@ from configs.load import ROOT
 from configs.registry import has_engine
 from launch.setup.gpu import NEEDS, search_gpus
 
-pytest_plugins = ["tests.absent_engine", "tests.limits", "tests.runs", "tests.sharing"]
+pytest_plugins = ["tests.absent_engine", "tests.limits", "tests.programs", "tests.runs", "tests.sharing"]
 
 # Where a container sets this, each process of the tests compiles all modules anew: 0.2 s of CPU for a program, 5 s for
 # the tests (two-core machine, 2026-11). Hypothesis, whose 80 modules pytest rewrites as it does a test, comes after it.

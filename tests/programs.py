@@ -1,9 +1,12 @@
-"""Programs that tests start in this program's folder, and wait for."""
+"""Programs that tests start in this program's folder, and wait for; and those whose main function they call."""
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from configs.load import ROOT
 
@@ -16,3 +19,22 @@ def run_program(*command: str | Path, check: bool = False, **options: Any) -> "s
 def python(*words: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
     """Run the interpreter of the tests, see `run_program`."""
     return run_program(sys.executable, *words, **options)
+
+
+class Said:
+    """Calls the main function of a program, and returns what it says."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, main: Callable[[list[str]], int], *words: object, status: int = 0) -> Any:
+        """Return what the program prints in ``out`` and ``err``; fail unless it returns the status."""
+        self._capsys.readouterr()
+        assert main([*map(str, words)]) == status
+        return self._capsys.readouterr()
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """See `Said`."""
+    return Said(capsys)

@@ -12,6 +12,7 @@ from jsonschema import Draft7Validator
 from configs.json_schema import KINDS, json_schema, list_blocks
 from configs.keys import main
 from configs.load import FOLDERS, ROOT, parse_yaml
+from tests.programs import Said
 
 SHIPPED = [
     (kind, path) for kind, folder in FOLDERS.items() for path in sorted((ROOT / "configs" / folder).glob("*.yaml"))
@@ -63,9 +64,8 @@ def test_a_quantity_states_its_unit() -> None:
     assert {(each.path, each.unit) for each in KEYS if each.path in UNITS} == UNITS.items()
 
 
-def test_the_listing_fits_a_hundred_columns_and_shows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["keys"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_listing_fits_a_hundred_columns_and_shows_every_key(said: Said) -> None:
+    lines = said(main, "keys").out.splitlines()
     assert [line for line in lines if len(line) > 100] == []
     assert {line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "} >= {key.path for key in KEYS}
     assert "cluster.communication.bucket_bytes       integer >= 1" in "\n".join(lines)
@@ -94,11 +94,8 @@ def test_a_block_or_a_key_can_be_asked_for(
 
 
 @pytest.mark.parametrize(("word", "hint"), [("run.epohcs", "run.epochs"), ("cluster.egnine", "cluster.engine")])
-def test_an_unknown_block_is_one_line_with_the_nearest_one(
-    word: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["keys", word]) == 2
-    told = capsys.readouterr()
+def test_an_unknown_block_is_one_line_with_the_nearest_one(word: str, hint: str, said: Said) -> None:
+    told = said(main, "keys", word, status=2)
     assert told.out == ""
     assert told.err == f"error: {word}: no such block or key; did you mean '{hint}'?\n"
 
@@ -115,18 +112,16 @@ def test_an_unknown_block_is_one_line_with_the_nearest_one(
     ],
 )
 def test_a_word_is_looked_for_in_names_descriptions_and_names_of_other_programs(
-    word: str, found: list[str], others: list[str], capsys: pytest.CaptureFixture[str]
+    word: str, found: list[str], others: list[str], said: Said
 ) -> None:
-    assert main(["keys", word]) == 0
-    told = {line.split()[0] for line in capsys.readouterr().out.splitlines() if re.match(r"  [a-z]\S*\.\S", line)}
+    told = {line.split()[0] for line in said(main, "keys", word).out.splitlines() if re.match(r"  [a-z]\S*\.\S", line)}
     assert told >= set(found)
     assert not told & set(others)
 
 
 @pytest.mark.parametrize("words", [["--json"], ["recipe", "--json"]])
-def test_a_json_schema_is_one_of_draft_7(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["keys", *words]) == 0
-    schema: dict[str, Any] = json.loads(capsys.readouterr().out)
+def test_a_json_schema_is_one_of_draft_7(words: list[str], said: Said) -> None:
+    schema: dict[str, Any] = json.loads(said(main, "keys", *words).out)
     assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
     Draft7Validator.check_schema(schema)
 

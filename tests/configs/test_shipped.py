@@ -4,11 +4,11 @@ import pytest
 
 from configs.load import ROOT
 from configs.shipped import main
+from tests.programs import Said
 
 
-def test_every_recipe_is_listed_with_its_data_time_and_hardware(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes"]) == 0
-    told = capsys.readouterr().out
+def test_every_recipe_is_listed_with_its_data_time_and_hardware(said: Said) -> None:
+    told = said(main, "recipes").out
     names = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
     assert [line for line in told.splitlines() if line and not line.startswith(" ")] == names
     assert "  data      digits, 1,198 and 599 images of 10 classes\n" in told

@@ -14,6 +14,7 @@ from data.__main__ import main
 from data.images import read_image
 from data.manifest import load_manifest
 from tests.data.input.test_packed import evaluation, recipe_for
+from tests.programs import Said
 
 SIDE = 64
 Y, X = np.mgrid[:SIDE, :SIDE]
@@ -191,18 +192,16 @@ def test_every_kind_of_image_has_the_pixels_of_the_page_packed_as_it_is_and_with
 
 @pytest.mark.parametrize("words", [["--no-decode"], []])
 def test_what_is_no_image_is_refused_by_name_and_all_of_it_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+    tmp_path: Path, said: Said, words: list[str]
 ) -> None:
     kinds = REFUSED if words else REFUSED | DAMAGED
     folder = _folder(tmp_path / "in", kinds)
     count = 2 * len(kinds)
     told = f"{folder}: {count} problems{', the first 20 shown' if count > 20 else ''}"
-    assert main(["prepare", str(folder), str(tmp_path / "out"), "--workers", "1", *words]) == 2
-    packing = capsys.readouterr()
+    packing = said(main, "prepare", folder, tmp_path / "out", "--workers", "1", *words, status=2)
     assert packing.err.splitlines()[-1].startswith(f"error: {told}; nothing was packed; --skip-bad leaves")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["in"]
-    assert main(["prepare", "--check", str(folder), "--workers", "1", *words]) == 1
-    checking = capsys.readouterr().out.splitlines()
+    checking = said(main, "prepare", "--check", folder, "--workers", "1", *words, status=1).out.splitlines()
     assert checking[:-1] == packing.out.splitlines()
     assert checking[-1] == told
     shown = "\n".join(checking)
@@ -210,14 +209,10 @@ def test_what_is_no_image_is_refused_by_name_and_all_of_it_at_once(
         assert f"{folder}/train/{number:02}/image.jpg: {told}" in shown
 
 
-def test_damage_that_only_decoding_finds_is_left_to_verify_if_one_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_that_only_decoding_finds_is_left_to_verify_if_one_says_so(tmp_path: Path, said: Said) -> None:
     folder = _folder(tmp_path / "in", {"sound": (JPEG, None)} | DAMAGED)
     assert main(["prepare", str(folder), str(tmp_path / "out"), "--no-decode", "--workers", "1"]) == 0
-    capsys.readouterr()
-    assert main(["prepare", "--verify", str(tmp_path / "out"), "--workers", "1"]) == 1
-    *findings, count = capsys.readouterr().out.splitlines()
+    *findings, count = said(main, "prepare", "--verify", tmp_path / "out", "--workers", "1", status=1).out.splitlines()
     assert all(": cannot be decoded: " in line for line in findings)
     assert f": {2 * len(DAMAGED)} findings" in count
 

@@ -14,6 +14,7 @@ from configs.schema import Data
 from data.__main__ import main
 from data.manifest import load_manifest
 from data.verify import check_dataset, verify_dataset
+from tests.programs import Said
 
 LABEL, JPEG = 12, 32  # bytes from a record's beginning to its label and its image
 
@@ -38,10 +39,9 @@ def found_in(folder: Path, workers: int = 1) -> list[str]:
 
 
 @pytest.mark.medium
-def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sound_data_has_no_finding(dataset: Path, said: Said) -> None:
     assert found_in(dataset) == []
-    assert main(["prepare", "--verify", str(dataset), "--workers", "2"]) == 0
-    assert "all 35 records are sound" in capsys.readouterr().out
+    assert "all 35 records are sound" in said(main, "prepare", "--verify", dataset, "--workers", "2").out
     assert check_dataset(dataset, recipe_data(), 4) == load_manifest(dataset), "the network may have more outputs"
 
 

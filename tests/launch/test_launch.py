@@ -27,7 +27,7 @@ from launch.start.local import Outcome
 from logs.checkpoints import SavedState
 from logs.claims import Claims
 from logs.folder import RunFolder, Summary
-from tests.programs import run_program
+from tests.programs import Said, run_program
 from tests.runs import begin_logs
 
 BROKEN = {"rank": 0, "host": "here", "step": 7, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
@@ -464,21 +464,15 @@ def test_the_arguments_of_train_say_what_is_run_where(
     assert found == [told]
 
 
-def test_neither_a_recipe_nor_a_run_and_weights_for_a_run_that_has_its_own_are_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_neither_a_recipe_nor_a_run_and_weights_for_a_run_that_has_its_own_are_refused(said: Said) -> None:
     for words, told in (([], "RECIPE is missing"), (["digits", "--from", "a", "--resume", "b"], "--from begins a new")):
-        assert main(["train", *words]) == 2
-        assert capsys.readouterr().err.startswith(f"error: {told}")
+        assert said(main, "train", *words, status=2).err.startswith(f"error: {told}")
 
 
-def test_a_key_that_this_version_lacks_is_told_with_the_file_of_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_that_this_version_lacks_is_told_with_the_file_of_the_run(tmp_path: Path, said: Said) -> None:
     text = dump(*load_both("digits", None)).replace("seed:", "sede:")
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
-    assert main(["train", "--resume", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
+    told = said(main, "train", "--resume", tmp_path, status=2).err
     assert told.startswith(f"error: {tmp_path}/config.yaml: run.sede: no such key; ")
     assert told.endswith("; environment.json beside it names the commit that wrote it\n")
 

@@ -32,7 +32,7 @@ from tests.failing_reads import failing_reads
 from tests.launch.scheduled import ranks
 from tests.limits import processes_like
 from tests.logs.rapl import steady_power
-from tests.programs import run_program
+from tests.programs import Said, run_program
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, resume, train, train_command
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("resume")]
@@ -142,7 +142,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goes_on_to_the_same_bits(
-    tmp_path: Path, whole: Path, stopped: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, whole: Path, stopped: Path, said: Said
 ) -> None:
     """A later checkpoint is damaged, and this one cannot be read for a moment. A processor uses 50 W."""
     folder, sys = shutil.copytree(stopped, tmp_path / "run"), tmp_path / "sys"
@@ -180,8 +180,7 @@ def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goe
     words = f"nergy: {energy['joules'] / 3600:.4g} Wh (processors), {energy['images_per_joule']:.4g} images/J; not"
     assert words in done.output
     assert main(["watch", str(folder), "--once"]) == 0
-    assert main(["report", str(folder)]) == 0
-    assert words in capsys.readouterr().out
+    assert words in said(main, "report", folder).out
     assert words in (folder / "report.html").read_text(encoding="utf-8")
 
 

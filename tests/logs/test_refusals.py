@@ -7,6 +7,7 @@ import pytest
 
 from logs.__main__ import main
 from tests.logs import samples
+from tests.programs import Said
 
 FIVE = ["package", *(f"run{seed}" for seed in range(5)), "--org", "T"]
 FIELDS = [
@@ -58,11 +59,7 @@ FIELDS = [
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in {*arguments} & {f"run{seed}" for seed in range(5)}:
@@ -74,7 +71,6 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     Path("empty").mkdir()
     before = sorted(tmp_path.iterdir())
     in_out = ["--out", "out"] if arguments[:1] == ["package"] and "--out" not in arguments else []
-    assert main([*arguments, *in_out]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = said(main, *arguments, *in_out, status=2).err.splitlines()[-1]
     assert re.match(f"(.*: )?error: {words}", error), error
     assert sorted(tmp_path.iterdir()) == before

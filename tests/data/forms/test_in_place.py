@@ -29,6 +29,7 @@ from tests.data.input.test_packed import evaluation, one_pass, take, training
 from tests.data.input.test_packed import jpeg as encoded
 from tests.data.input.test_packed import recipe_for as packed_recipe
 from tests.disk_order import DiskOrder
+from tests.programs import Said
 
 TRAIN, EVAL = 23, 7
 SUFFIXES = (".cls", ".json")
@@ -289,9 +290,7 @@ def _data(prepared: Prepared) -> Data:
 
 
 @pytest.mark.medium
-def test_a_byte_that_changed_is_found_and_its_image_named(
-    prepared: Prepared, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_byte_that_changed_is_found_and_its_image_named(prepared: Prepared, said: Said) -> None:
     assert [*verify_dataset(prepared.folder)] == []
     prepared.overwrite(9, b"\x01", at=25)  # in a table of the JPEG, which can still be decoded
     (found,) = verify_dataset(prepared.folder)
@@ -305,8 +304,7 @@ def test_a_byte_that_changed_is_found_and_its_image_named(
     prepared.overwrite(4, b"no image")
     last, at = TRAIN - 1, len(jpeg(TRAIN - 1)) - 3
     prepared.overwrite(last, bytes([jpeg(last)[at] ^ 1]), at=at)
-    assert main(["prepare", "--verify", str(prepared.folder), "--workers", "2"]) == 1
-    out = capsys.readouterr().out
+    out = said(main, "prepare", "--verify", prepared.folder, "--workers", "2", status=1).out
     assert re.search(rf"{prepared.places[4].name}.*: is neither a JPEG nor a PNG", out)
     assert re.search(prepared.places[last].name, out)
     assert "3 findings" in out
@@ -391,13 +389,10 @@ def test_the_neighbours_of_an_image_that_is_left_out_are_sound(tmp_path: Path, f
         (["{source}", "--quality", "90"], "--quality"),
     ],
 )
-def test_what_cannot_be_in_place_is_refused(
-    tmp_path: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_in_place_is_refused(tmp_path: Path, words: list[str], told: str, said: Said) -> None:
     class_folders(tmp_path / "source")
     source, *more = [word.format(source=tmp_path / "source") for word in words]
-    assert main(["prepare", "--in-place", source, str(tmp_path / "set"), *more]) == 2
-    assert told in capsys.readouterr().err
+    assert told in said(main, "prepare", "--in-place", source, tmp_path / "set", *more, status=2).err
     assert not (tmp_path / "set").exists()
 
 

@@ -23,7 +23,7 @@ from launch.doctor.examination import train_ranks_alone
 from logs.folder import RunFolder, Summary
 from tests.launch.accept.falsified import falsified_ranks
 from tests.logs.rapl import steady_power
-from tests.programs import run_program
+from tests.programs import Said, run_program
 
 pytestmark = pytest.mark.xdist_group("acceptance")  # Two processes would accept the machine twice.
 
@@ -176,11 +176,8 @@ def test_a_rank_that_computes_the_same_wrong_bits_twice_is_named_and_no_other_is
         (["--cluster", "laptop", "--out", "/proc/none"], "/proc/none"),
     ],
 )
-def test_what_cannot_begin_is_refused_in_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["accept", *words]) == 2
-    told = capsys.readouterr().err
+def test_what_cannot_begin_is_refused_in_one_line(words: list[str], message: str, said: Said) -> None:
+    told = said(main, "accept", *words, status=2).err
     assert message in told
     assert (told.startswith("error: "), told.count("\n")) == (True, 1)
 
@@ -209,12 +206,11 @@ def test_an_acceptance_leaves_the_folder_of_another_one_alone(
     [({}, "make one with --save-baseline"), ({"format": 1, "figures": {}, "cluster": "other"}, "'other'")],
 )
 def test_a_baseline_of_another_kind_or_machine_is_refused(
-    content: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: dict[str, object], message: str, tmp_path: Path, said: Said
 ) -> None:
     path = tmp_path / "baseline.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    assert main(["accept", "--cluster", "laptop", "--baseline", str(path)]) == 2
-    assert message in capsys.readouterr().err
+    assert message in said(main, "accept", "--cluster", "laptop", "--baseline", path, status=2).err
 
 
 def test_the_rate_is_expected_from_the_simulator_and_the_data_sheet_where_they_know_the_machine() -> None:

@@ -16,7 +16,7 @@ from tests.launch.accept.falsified import falsified_ranks
 from tests.launch.golden_jobs import job
 from tests.launch.scheduled import ask, slurm, submit, wait_until
 from tests.launch.stand_in import write_program
-from tests.programs import run_program
+from tests.programs import Said, run_program
 
 SLURM = ["num_nodes=2", "launcher=srun", "scheduler.kind=slurm", "scheduler.wall_time_s=600"]
 HOSTS = ["num_nodes=2", "launcher=horovodrun"]
@@ -56,20 +56,16 @@ def test_the_script_starts_an_acceptance_and_ends_with_its_status(
         ([], "RECIPE"),
     ],
 )
-def test_an_acceptance_that_no_job_can_make_is_refused(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_acceptance_that_no_job_can_make_is_refused(words: list[str], message: str, said: Said) -> None:
     keys = [word for key in SLURM for word in ("--set", f"cluster.{key}")]
-    assert main(["submit", "--cluster", "laptop", *keys, "--dry-run", *words]) == 2
-    told = capsys.readouterr().err
+    told = said(main, "submit", "--cluster", "laptop", *keys, "--dry-run", *words, status=2).err
     assert message in told
     assert told.count("\n") == 1
 
 
-def test_an_acceptance_needs_no_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_acceptance_needs_no_recipe(said: Said) -> None:
     keys = [word for key in SLURM for word in ("--set", f"cluster.{key}")]
-    assert main(["submit", "--cluster", "laptop", *keys, "--dry-run", "--accept"]) == 0
-    assert "accept --recipe" in capsys.readouterr().out
+    assert "accept --recipe" in said(main, "submit", "--cluster", "laptop", *keys, "--dry-run", "--accept").out
 
 
 THREE_NODES = """

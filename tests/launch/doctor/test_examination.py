@@ -26,6 +26,7 @@ from launch.doctor.machine import inspect_machine
 from launch.setup.layout import Kind
 from launch.start.local import Outcome
 from logs.nodes import NodeScore, read_nodes
+from tests.programs import Said
 
 
 @dataclass
@@ -97,7 +98,7 @@ def test_ranks_that_a_signal_stops_are_not_judged(
 
 
 def test_a_rank_that_a_signal_killed_is_named_with_the_signal(
-    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     """Rank 1 is killed before the allreduce ends, or before its first report; rank 0 fails when it misses rank 1."""
     killed = Outcome(137, ((0, 1), (1, 128 + signal.SIGKILL)))
@@ -107,8 +108,7 @@ def test_a_rank_that_a_signal_killed_is_named_with_the_signal(
     _, told = doctor(_Ranks(replace(killed, ran_out_of_memory=True)))
     assert re.search(r"^FAIL  allreduce .* was killed by signal 9: the kernel .* memory ran out", told, re.MULTILINE)
     monkeypatch.setattr(examination, "run_under", _Ranks(killed, silent=[1]))
-    assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 1
-    printed = capsys.readouterr()
+    printed = said(main, "doctor", "--set", f"cluster.paths.runs={tmp_path}", status=1)
     assert re.fullmatch(r"rank 1 on \S+ was killed by signal 9\n", printed.err)
     assert "1 of 2 did not report: 1; see the launcher's output above" in printed.out
 
@@ -298,11 +298,8 @@ def test_a_history_that_cannot_be_kept_is_a_warning(doctor: Doctor, tmp_path: Pa
         (["--set", "cluster.paths.runs=/proc/none"], "/proc/none: cannot be written: No such file or directory"),
     ],
 )
-def test_wrong_arguments_are_one_line_and_status_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["doctor", *words]) == 2
-    told = capsys.readouterr().err
+def test_wrong_arguments_are_one_line_and_status_2(words: list[str], message: str, said: Said) -> None:
+    told = said(main, "doctor", *words, status=2).err
     assert message in told
     assert told.startswith("error: ")
     assert told.count("\n") == 1

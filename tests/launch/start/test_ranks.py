@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.start.ranks import main
+from tests.programs import Said
 
 
 def test_the_command_runs_once_for_each_rank_of_the_laptop_and_of_another_cluster(tmp_path: Path) -> None:
@@ -32,11 +33,8 @@ def test_dashes_that_belong_to_the_command_stay(tmp_path: Path) -> None:
         (["--"], "COMMAND is missing; give the command of every rank after --"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_status_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    told = capsys.readouterr().err
+def test_a_wrong_command_line_is_one_line_and_status_2(words: list[str], message: str, said: Said) -> None:
+    told = said(main, *words, status=2).err
     assert told.startswith("error: ")
     assert message in told
     assert told.count("\n") == 1

@@ -8,6 +8,7 @@ import yaml
 
 from launch.study.__main__ import main
 from tests.configs.studies import GRID, SMALL
+from tests.programs import Said
 
 
 def _study(folder: Path) -> str:
@@ -37,12 +38,9 @@ def test_the_page_is_with_the_runs_below_the_clusters_folder_unless_told_otherwi
         assert f"./run.sh sweep {tmp_path}/study.yaml<" in (tmp_path / page).read_text(encoding="utf-8")
 
 
-def test_an_output_that_is_a_file_is_refused_before_the_first_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_is_a_file_is_refused_before_the_first_run(tmp_path: Path, said: Said) -> None:
     study = _study(tmp_path)
-    assert main(["sweep", study, "--output", study]) == 2
-    told = capsys.readouterr()
+    told = said(main, "sweep", study, "--output", study, status=2)
     assert (told.out, told.err.count("\n"), study in told.err) == ("", 1, True)
 
 

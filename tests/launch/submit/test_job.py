@@ -20,7 +20,7 @@ from logs.claims import Claim, Claims
 from logs.folder import RunFolder, Summary
 from logs.nodes import NodeScore, write_nodes
 from tests.logs import samples
-from tests.programs import run_program
+from tests.programs import Said, run_program
 from tests.runs import begin_logs
 
 
@@ -200,7 +200,7 @@ def test_a_stop_that_the_scheduler_continues_is_one_attempt(
     ],
 )
 def test_a_host_that_failed_is_left_out_if_there_are_others(
-    run: Path, hosts: list[str], status: int, left: str, capsys: pytest.CaptureFixture[str]
+    run: Path, hosts: list[str], status: int, left: str, said: Said
 ) -> None:
     _set(run, RESTARTS, *TWO_NODES)
     for step, expected in ((3, RESTART), (5, status)):
@@ -209,27 +209,21 @@ def test_a_host_that_failed_is_left_out_if_there_are_others(
         _report(run, 1)
         assert end(run, 1, was_signalled=False, hosts=hosts) == expected
         assert (RunFolder(run).claims.holder() is None) is (expected == MOVE)
-    assert main(["left-out", str(run)]) == 0
-    assert capsys.readouterr().out == f"{left}\n"
+    assert said(main, "left-out", run).out == f"{left}\n"
 
 
-def test_an_attempt_is_on_the_best_hosts_of_the_job_and_the_check_is_told_once(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_attempt_is_on_the_best_hosts_of_the_job_and_the_check_is_told_once(run: Path, said: Said) -> None:
     _set(run, RESTARTS, "num_nodes=2", "launcher=srun")
     write_nodes(run, [NodeScore("a", 0.3, "input", is_slow=True, delay=0.2)])
     words = ["choose", str(run), "--checked", str(run), "--hosts", "a b c d"]
-    assert main(words) == 0
-    assert capsys.readouterr() == (
+    assert said(main, *words) == (
         "b\nc\n", f"{run} on b c, without a d; a is 30 % slower than the median (input)\n"
     )  # fmt: skip
     assert begin(run)
     _checkpoint(run, 3)
     _report(run, 0, host="b")
     assert end(run, 1, was_signalled=False, hosts=["b", "c", "a", "b", "c", "d"]) == RESTART
-    capsys.readouterr()
-    assert main(words) == 0
-    assert capsys.readouterr().out == "c\nd\n", "the host that failed and the slow one stay behind"
+    assert said(main, *words).out == "c\nd\n", "the host that failed and the slow one stay behind"
     told = [(each.outcome, list(each.leaves_out)) for each in RunFolder(run).attempts.read()]
     assert told == [("checked", ["a"]), ("failed", ["b"])]
 
@@ -339,11 +333,8 @@ def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads_and_its_cl
 @pytest.mark.parametrize(
     "words", [["begin", "{run}"], ["end", "{run}", "--status", "0"], ["begin"], ["start", "{run}"], ["end", "--near"]]
 )
-def test_trouble_is_one_line_with_the_status_of_a_refusal(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([word.format(run=tmp_path) for word in words]) == 2
-    told = capsys.readouterr().err
+def test_trouble_is_one_line_with_the_status_of_a_refusal(words: list[str], tmp_path: Path, said: Said) -> None:
+    told = said(main, *[word.format(run=tmp_path) for word in words], status=2).err
     assert told.startswith("error: ")
     assert told.count("\n") == 1
     assert len(words) < 2 or words[1] != "{run}" or words[0] == "start" or f"{tmp_path}/config.yaml" in told

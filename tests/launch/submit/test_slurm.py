@@ -22,6 +22,7 @@ from logs.folder import RunFolder
 from tests.launch.mpi import require_mpi
 from tests.launch.scheduled import SLOW_STEPS, ask, asleep, asleep_alone, has_begun, ranks, slurm, submit, wait_until
 from tests.limits import processes_with
+from tests.programs import Said
 from tests.runs import read_summary
 
 pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
@@ -82,7 +83,7 @@ def _has_continued(job: str) -> bool:
 
 
 def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is submitted from inside another job, whose variables it does not get."""
     foreign = {"SLURM_MEM_PER_CPU": "50", "SBATCH_EXPORT": "NONE", "SLURM_NTASKS": "9", "PMI_RANK": "3"}
@@ -95,8 +96,7 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
     ask("scancel", "--signal=USR1", "--batch", job)
     wait_until(lambda: _state(job)[0] == "PENDING", folder / "job.log", _ASK_EVERY_S)
     assert _state(job)[2] == 1
-    assert main(["submit", "--status", str(folder)]) == 0
-    assert re.search(rf"owner of the folder: none\n(?s:.*) {job} +main", capsys.readouterr().out)
+    assert re.search(rf"owner of the folder: none\n(?s:.*) {job} +main", said(main, "submit", "--status", folder).out)
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8")
     # Slurm would end the next attempt together with the rest of this one, so this one has to be gone first.
     wait_until(lambda: not _has_steps(), folder / "job.log")

@@ -17,6 +17,7 @@ from logs.attempts import Attempt
 from logs.checkpoints import SavedState
 from logs.folder import UNFINISHED_MARK, RunFolder, Summary
 from tests.launch.stand_in import write_program
+from tests.programs import Said
 
 _CLIENTS = {
     "sbatch": "echo $* >asked; echo $(($(cat job) + 1)) | tee job.new; mv job.new job",
@@ -47,13 +48,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, said: Said) -> None:
     claim = RunFolder(run).claims.take()
     for step in (2, 3):
         RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=2)
-    capsys.readouterr()
-    assert main(["submit", "--status", str(run)]) == 0
-    told = capsys.readouterr().out
+    told = said(main, "submit", "--status", run).out
     lines = told.splitlines()
     assert lines[0].startswith(f"{run}: job 8, submitted 2")
     assert lines[1].startswith("  owner of the folder: ")
@@ -64,8 +63,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     (run / "attempts.jsonl").write_text(json.dumps(asdict(row)) + "\n", encoding="utf-8")
     write_program(run.parent / "squeue", "echo invalid job >&2")
     RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
-    assert main(["submit", "--status", str(run)]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == [
+    assert said(main, "submit", "--status", run).out.splitlines()[1:] == [
         "  owner of the folder: none",
         "  newest checkpoint: step 3",
         f"  an attempt {row.description}",
@@ -75,30 +73,25 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     ]
     (run / UNFINISHED_MARK).touch()
     write_program(run.parent / "squeue", "printf 'caf\\351 pending\\n'")  # Latin-1, as of a site's messages
-    assert main(["submit", "--status", str(run)]) == 0
-    told = capsys.readouterr().out
+    told = said(main, "submit", "--status", run).out
     assert "  ended: " not in told, "it was stopped and is to go on"
     assert "  the last attempt: aborted: rank 1 was killed" in told
     assert told.endswith("    caf\ufffd pending\n")
     write_program(run.parent / "squeue", "")
-    assert main(["submit", "--status", str(run)]) == 0
-    assert capsys.readouterr().out.endswith("  squeue:\n    nothing\n")
+    assert said(main, "submit", "--status", run).out.endswith("  squeue:\n    nothing\n")
 
 
 @pytest.mark.medium
 def test_a_scheduler_that_does_not_answer_is_named_after_a_while_and_leaves_no_folder(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.setattr("launch.submit.submission.ANSWER_S", 0.1)
     for name in _CLIENTS:
         write_program(run.parent / name, "exec sleep 60")
-    capsys.readouterr()
-    assert main(["submit", "--status", str(run)]) == 0
-    assert "    no answer after 0.1 s; " in capsys.readouterr().out
+    assert "    no answer after 0.1 s; " in said(main, "submit", "--status", run).out
     another = run.with_name("another")
     for words in (["--cancel", str(run)], ["digits", *_PLACE, "--run-dir", str(another)]):
-        assert main(["submit", *words]) == 2
-        assert ": no answer after 0.1 s; " in capsys.readouterr().err
+        assert ": no answer after 0.1 s; " in said(main, "submit", *words, status=2).err
     assert not another.exists()
 
 
@@ -150,36 +143,26 @@ def test_a_job_that_the_scheduler_refuses_leaves_no_folder(
     assert not list(run.parent.glob("other*"))
 
 
-def test_a_job_is_cancelled_by_its_folder_and_a_refusal_is_one_line(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_is_cancelled_by_its_folder_and_a_refusal_is_one_line(run: Path, said: Said) -> None:
     assert main(["submit", "--cancel", str(run)]) == 0
     assert (run.parent / "cancelled").read_text(encoding="utf-8") == "8\n"
     assert main(["submit", "--resume", str(run)]) == 0
-    capsys.readouterr()
-    assert main(["submit", "--cancel", str(run)]) == 2
-    assert capsys.readouterr().err == "error: scancel 9: Invalid job id\n"
+    assert said(main, "submit", "--cancel", run, status=2).err == "error: scancel 9: Invalid job id\n"
 
 
 @pytest.mark.medium
-def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_waits_or_ended_is_not(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_waits_or_ended_is_not(run: Path, said: Said) -> None:
     claim = RunFolder(run).claims.take()
-    assert main(["submit", "--resume", str(run)]) == 2
-    assert "a run is active in it" in capsys.readouterr().err
+    assert "a run is active in it" in said(main, "submit", "--resume", run, status=2).err
     claim.release()
     RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
     (run.parent / "queued").write_text("8 held\n", encoding="utf-8")
-    assert main(["submit", "--resume", str(run)]) == 2
-    assert "its job 8 waits or runs" in capsys.readouterr().err
+    assert "its job 8 waits or runs" in said(main, "submit", "--resume", run, status=2).err
     (run.parent / "queued").unlink()
-    assert main(["submit", "--resume", str(run)]) == 0
-    assert "digits: job 9, 2 ranks on 1 node" in capsys.readouterr().out
+    assert "digits: job 9, 2 ranks on 1 node" in said(main, "submit", "--resume", run).out
     assert (run / "unfinished").exists()
     RunFolder(run).write_summary(Summary("digits", "success", steps=38))
-    assert main(["submit", "--resume", str(run)]) == 2
-    assert "the run in it has ended, success after step 38" in capsys.readouterr().err
+    assert "the run in it has ended, success after step 38" in said(main, "submit", "--resume", run, status=2).err
 
 
 def test_a_run_that_is_submitted_again_keeps_off_the_nodes_that_it_left_out(
@@ -206,14 +189,10 @@ def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: p
     assert capsys.readouterr().out == f"{run}: kill {process.pid}\n"
 
 
-def test_a_job_in_an_image_is_cancelled_though_nobody_here_knows_whether_it_trains(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_in_an_image_is_cancelled_though_nobody_here_knows_whether_it_trains(run: Path, said: Said) -> None:
     _change(run, "kind: slurm", "kind: kubernetes")
     write_program(run.parent / "kubectl", "")
-    capsys.readouterr()
-    assert main(["submit", "--cancel", str(run)]) == 0
-    assert capsys.readouterr().out == f"{run}: kubectl delete 8\n"
+    assert said(main, "submit", "--cancel", run).out == f"{run}: kubectl delete 8\n"
 
 
 _ALONE = "--resume, --status and --cancel take no other option"
@@ -240,15 +219,11 @@ _NO_JOB = "no job.json in it; give the folder of a run that ./run.sh submit star
         ("--resume {run}", "job.sh: the job script is missing; resume with ./run.sh train --resume {run} in a job"),
     ],
 )  # fmt: skip
-def test_a_wrong_command_is_refused_in_one_line(
-    run: Path, words: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_is_refused_in_one_line(run: Path, words: str, message: str, said: Said) -> None:
     (run / "job.sh").unlink()
     shutil.copytree(run, run / "copied")
     shutil.copytree(run / "copied", run / "damaged")
     (run / "damaged" / "job.json").write_text('{"job": ', encoding="utf-8")
-    capsys.readouterr()
-    assert main(["submit", *words.format(run=run).split()]) == 2
-    told = capsys.readouterr().err
+    told = said(main, "submit", *words.format(run=run).split(), status=2).err
     assert message.format(run=run) in told
     assert told.count("\n") == 1

@@ -21,6 +21,7 @@ from logs.judge.compliance import (
 )
 from logs.mlperf import RESULT_FILES
 from tests.logs import samples
+from tests.programs import Said
 
 pytestmark = pytest.mark.medium
 
@@ -63,18 +64,16 @@ def test_a_log_is_judged_by_the_ruleset_of_its_format_whatever_its_name(tmp_path
 
 
 def test_check_prints_pass_or_fail_for_each_log_and_has_the_exit_status(
-    tmp_path: Path, toy_run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, toy_run: Any, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As a module of another Python leaves it.
     (tmp_path / "json.py").write_text("raise SystemExit('of PYTHONPATH')", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run = toy_run.write(tmp_path / "run")
-    assert main(["check", str(run)]) == 0
-    assert capsys.readouterr().out == f"PASS  0.6.0  {run}/result_0.mll.txt\nPASS  4.0.0  {run}/result_0.txt\n"
+    assert said(main, "check", run).out == f"PASS  0.6.0  {run}/result_0.mll.txt\nPASS  4.0.0  {run}/result_0.txt\n"
     log = run / "result_0.txt"
     log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if "run_stop" not in line))
-    assert main(["check", str(log)]) == 1
-    verdict, complaint = capsys.readouterr().out.splitlines()
+    verdict, complaint = said(main, "check", log, status=1).out.splitlines()
     assert verdict == f"FAIL  4.0.0  {log}"
     assert complaint.startswith("      Required EXACTLY_ONE occurrence of 'run_stop' but found 0; ")
 
@@ -95,16 +94,14 @@ def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(
     assert main(["check", "--division", "open", str(log)]) == 0
 
 
-def test_a_log_of_v05_and_a_damaged_log_do_not_crash_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_of_v05_and_a_damaged_log_do_not_crash_check(tmp_path: Path, said: Said) -> None:
     log = tmp_path / "log.txt"
     log.write_text(samples.mlp(samples.run_events()))
-    assert main(["check", str(log)]) == 2
-    assert "is of round v0.5, for which the official checker has no rules" in capsys.readouterr().err
+    assert "is of round v0.5, for which the official checker has no rules" in said(main, "check", log, status=2).err
     text = samples.mllog(samples.run_events())
     for damaged in (text[: len(text) // 2], text.replace('"time_ms": 1', '"time_ms": "x1'), text.replace("}", "")):
         log.write_bytes(damaged.encode() + b"\xff\x00")
-        assert main(["check", str(log)]) == 1
-        assert "FAIL" in capsys.readouterr().out
+        assert "FAIL" in said(main, "check", log, status=1).out
 
 
 @pytest.mark.parametrize("ruleset", ["4.0.0", "0.6.0"])

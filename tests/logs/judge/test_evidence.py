@@ -17,6 +17,7 @@ from logs.show.reported_run import gather_run
 from logs.show.wording import state_of
 from logs.usage import SAMPLES_FILE, USAGE_FILE
 from tests.logs import samples
+from tests.programs import Said
 from tests.runs import FinishedRun
 
 LOG, OLD = "result_0.txt", "result_0.mll.txt"
@@ -180,13 +181,12 @@ def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the
 
 @pytest.mark.parametrize(("submits", "decides"), [("false", "----"), ("true", "FAIL")])
 def test_a_log_that_decides_nothing_does_not_decide_because_another_file_is_damaged(
-    run: Path, capsys: pytest.CaptureFixture[str], submits: str, decides: str
+    run: Path, said: Said, submits: str, decides: str
 ) -> None:
     edited("config.yaml", "submits: true", f"submits: {submits}")(run)
     without_lines(LOG, "train_samples")(run)
     (run / USAGE_FILE).write_text("{")
-    assert main(["check", str(run)]) == 1
-    assert f"{decides}  4.0.0  {run}" in capsys.readouterr().out
+    assert f"{decides}  4.0.0  {run}" in said(main, "check", run, status=1).out
 
 
 @pytest.mark.parametrize("name", [LOG, OLD, "metrics.jsonl", "summary.json", "environment.json", "config.yaml"])
@@ -204,27 +204,22 @@ def test_a_run_that_has_ended_and_lacks_a_file_that_confirms_its_log_fails_the_c
 
 
 def test_an_aborted_run_may_lack_metrics_and_environment_and_has_not_ended_without_a_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, said: Said
 ) -> None:
     folder = samples.run_folder(tmp_path / "run", status="aborted")
     for name in ("metrics.jsonl", "environment.json"):
         (folder / name).unlink()
     assert problem_of(folder) is None
     (folder / "summary.json").unlink()  # its launcher was killed
-    assert main(["check", str(folder)]) == 1
-    assert f"FAIL  run    {folder}\n      has not ended\n" in capsys.readouterr().out
+    assert f"FAIL  run    {folder}\n      has not ended\n" in said(main, "check", folder, status=1).out
     for log in folder.glob("result_*"):  # its job waits in the queue
         log.unlink()
-    assert main(["check", str(folder)]) == 1
-    assert capsys.readouterr().out == f"FAIL  run    {folder}\n      has not ended\n"
+    assert said(main, "check", folder, status=1).out == f"FAIL  run    {folder}\n      has not ended\n"
 
 
-def test_a_run_folder_without_its_configuration_is_no_folder_of_others_logs(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_folder_without_its_configuration_is_no_folder_of_others_logs(run: Path, said: Said) -> None:
     (run / "config.yaml").unlink()
-    assert main(["report", str(run), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 1
+    assert len(json.loads(said(main, "report", run, "--json").out)) == 1
     assert state_of(gather_run(run)) == ("missing files", False)
 
 

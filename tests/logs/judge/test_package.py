@@ -21,6 +21,7 @@ from tests.dry_loop import ORG, dry_run
 from tests.logs import samples
 from tests.logs.judge.test_evidence import Edit, edited, summary
 from tests.logs.test_refusals import FIELDS
+from tests.programs import Said
 
 BEYOND = ["batch.global_size=86016", "batch.bn_span=42", "mlperf.reference=own"]
 
@@ -153,12 +154,11 @@ def _configured(*overrides: str) -> Edit:
     ],
 )  # fmt: skip
 def test_a_run_that_is_no_result_of_the_submission_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: Edit, words: str
+    tmp_path: Path, said: Said, edit: Edit, words: str
 ) -> None:
     runs = _five(tmp_path)
     edit(tmp_path / "run3")
-    assert main(["package", *runs, "--org", "T", "--out", str(tmp_path / "out"), *FIELDS]) == 2
-    error = capsys.readouterr().err
+    error = said(main, "package", *runs, "--org", "T", "--out", tmp_path / "out", *FIELDS, status=2).err
     assert re.search(f"run3.*{words}|{words}", error), error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()

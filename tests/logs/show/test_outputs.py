@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from logs.__main__ import main
 from tests.logs import samples
-from tests.programs import python
+from tests.programs import Said, python
 from tests.small_disk import small_disk
 
 
@@ -28,11 +27,7 @@ from tests.small_disk import small_disk
     ],
 )
 def test_a_report_replaces_no_input_and_no_odd_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    option: str,
-    name: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, option: str, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     samples.run_folder(Path("run"))
@@ -49,10 +44,9 @@ def test_a_report_replaces_no_input_and_no_odd_file(
         return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     before = state()
-    assert main(["report", "run", option, name]) == 2
     assert (
         f"{option}: got {name}, which is read by this command, write-protected, or no regular file; give"
-        in capsys.readouterr().err
+        in said(main, "report", "run", option, name, status=2).err
     )
     assert state() == before
 
@@ -70,13 +64,12 @@ def test_an_earlier_output_in_a_run_folder_or_a_link_to_nothing_may_be_replaced(
 
 @pytest.mark.medium
 def test_a_page_is_in_the_folder_of_a_single_run_and_else_in_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], undrawn: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, undrawn: None
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     one, two = (str(samples.run_folder(tmp_path / name)) for name in ("one", "two"))
-    assert main(["report", one]) == 0
-    assert capsys.readouterr().out == f"{one}/report.html\n"
+    assert said(main, "report", one).out == f"{one}/report.html\n"
     for paths in ([one, two], [f"{one}/result_0.txt"]):
         assert main(["report", *paths]) == 0
         assert (tmp_path / "here" / "report.html").is_file()
@@ -87,29 +80,25 @@ def test_a_page_is_in_the_folder_of_a_single_run_and_else_in_the_working_folder(
 
 
 def test_what_is_no_run_among_runs_is_left_out_with_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("runs/one", "runs/two"):
         samples.run_folder(Path(name))
     Path("runs/data").mkdir()
     Path("runs/notes.txt").write_text("to do\n")
-    assert main(["report", *map(str, sorted(Path("runs").iterdir())), "runs/../runs/one", "--json"]) == 0
-    said = capsys.readouterr()
-    assert [figures["log"] for figures in json.loads(said.out)] == ["runs/one/result_0.txt", "runs/two/result_0.txt"]
-    assert said.err == (
+    told = said(main, "report", *sorted(Path("runs").iterdir()), "runs/../runs/one", "--json")
+    assert [figures["log"] for figures in json.loads(told.out)] == ["runs/one/result_0.txt", "runs/two/result_0.txt"]
+    assert told.err == (
         "note: runs/data: contains neither result_*.txt nor config.yaml; it is left out\n"
         "note: runs/notes.txt: no line of an MLPerf log (:::ML) is in it; it is left out\n"
     )
 
 
 @pytest.mark.medium
-def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(tmp_path: Path, said: Said) -> None:
     picture = tmp_path / "curves.svg"
-    assert main(["report", str(samples.run_folder(tmp_path / "run")), "--plot", str(picture)]) == 0
-    assert capsys.readouterr().out == f"{picture}\n"
+    assert said(main, "report", samples.run_folder(tmp_path / "run"), "--plot", picture).out == f"{picture}\n"
     text = picture.read_text(encoding="utf-8")
     assert "Accuracy by epoch" in text
     assert "Loss by epoch" in text

@@ -12,7 +12,7 @@ from logs.__main__ import main
 from logs.show import reported_run
 from tests.logs import samples
 from tests.logs.show.pages import read_page, words
-from tests.programs import run_program
+from tests.programs import Said, run_program
 
 pytestmark = pytest.mark.medium
 
@@ -31,12 +31,9 @@ def runs(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_page_of_several_runs_has_their_times_and_charts(
-    tmp_path: Path, runs: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_of_several_runs_has_their_times_and_charts(tmp_path: Path, runs: list[str], said: Said) -> None:
     out = tmp_path / "page" / "report.html"
-    assert main(["report", *runs, "--out", str(out)]) == 0
-    assert capsys.readouterr().out.strip() == str(out)
+    assert said(main, "report", *runs, "--out", out).out.strip() == str(out)
     text = _text(out)
     # 8 epochs of 10 to 14 s and two evaluations of 1 s
     assert "5 of 5 runs succeeded, the fastest after 82.00 s , the slowest after 114.00 s ." in text
@@ -89,7 +86,7 @@ def test_foreign_logs_of_all_rounds_stand_side_by_side(tmp_path: Path) -> None:
     "name", ["metrics.jsonl", "ranks.json", "startup.json", "summary.json", "config.yaml", "verdict.json"]
 )
 def test_a_damaged_file_removes_only_a_part_of_the_page_and_is_named_beside_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, name: str
 ) -> None:
     monkeypatch.setattr(reported_run, "judge", samples.passed)
     folder = samples.run_folder(tmp_path / "run")
@@ -104,8 +101,7 @@ def test_a_damaged_file_removes_only_a_part_of_the_page_and_is_named_beside_figu
         assert "Configuration" in _text(folder / "report.html")
     (folder / name).write_bytes(b"\xff\xfe{")
     for options in (["--json"], ["--csv", str(tmp_path / "c.csv")]):
-        assert main(["report", str(folder), *options]) == 0
-        is_told = f"note: {folder}: damaged files: {name}" in capsys.readouterr().err
+        is_told = f"note: {folder}: damaged files: {name}" in said(main, "report", folder, *options).err
         assert is_told is (name != "verdict.json")  # a file that counts for submissions only
 
 

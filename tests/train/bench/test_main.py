@@ -11,7 +11,7 @@ import pytest
 from configs.arguments import option
 from configs.errors import UserError
 from configs.registry import has_engine, installed_engine
-from tests.programs import python
+from tests.programs import Said, python
 from train.bench.__main__ import BENCHES, main, read_command
 from train.bench.launching import Jobs
 from train.bench.measure import Bench, Report, effort, interleave, summarize
@@ -91,31 +91,22 @@ def test_a_busy_machine_is_a_note(load: float, notes: int, tmp_path: Path, monke
                    "interrupted); see ./run.sh bench quick --help\n"),
     ],
 )  # fmt: skip
-def test_the_exit_status_says_how_a_bench_ended(
-    end: str, status: int, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "quick", "--end", end, "--output", str(tmp_path / "rows.json")]) == status
-    told = capsys.readouterr().err
+def test_the_exit_status_says_how_a_bench_ended(end: str, status: int, error: str, tmp_path: Path, said: Said) -> None:
+    told = said(main, "bench", "quick", "--end", end, "--output", tmp_path / "rows.json", status=status).err
     assert told == error or re.sub(r"'(\w+)'(?=[,)])", r"\1", told) == error  # newer Pythons quote no choice
     assert (tmp_path / "rows.json").exists() is (end == "empty"), "its notes say why there are no rows"
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path, said: Said) -> None:
     (file := tmp_path / "file").touch()
     for output in (tmp_path, file / "rows.json"):
-        assert main(["bench", "quick", "--end", "badly", "--output", str(output)]) == 2
-        assert str(output) in capsys.readouterr().err
+        assert str(output) in said(main, "bench", "quick", "--end", "badly", "--output", output, status=2).err
 
 
-def test_a_bench_whose_engine_is_missing_does_not_begin(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bench_whose_engine_is_missing_does_not_begin(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     monkeypatch.setattr("configs.registry.has_engine", lambda _: False)
     monkeypatch.setattr(QuickBench, "needs", "torch")
-    assert main(["bench", "quick"]) == 2
-    assert capsys.readouterr().err.startswith("error: engine.name: got 'torch'")
+    assert said(main, "bench", "quick", status=2).err.startswith("error: engine.name: got 'torch'")
 
 
 @pytest.mark.parametrize("name", sorted(BENCHES))
@@ -154,11 +145,10 @@ needs_mxnet = pytest.mark.skipif(not has_engine("mxnet"), reason="these benches 
     ("words", "expected"), [*REFUSED, *(pytest.param(*row, marks=needs_mxnet) for row in REFUSED_ON_MXNET)]
 )
 def test_a_wrong_argument_is_one_line_before_anything_is_started(
-    words: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, expected: str, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.setattr(Jobs, "run", lambda *_, **_others: pytest.fail("started"))
-    assert main(["bench", *words.split()]) == 2
-    error = capsys.readouterr().err
+    error = said(main, "bench", *words.split(), status=2).err
     assert error.startswith("error: ")
     assert expected in error
     assert error.count("\n") == 1

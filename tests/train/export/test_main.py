@@ -25,7 +25,7 @@ from data.sources.image_source import Settings
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
 from tests.engines import each_engine, randomize
-from tests.programs import python, run_program
+from tests.programs import Said, python, run_program
 from tests.runs import FinishedRun
 from tests.small_disk import small_disk
 from train.dataset import images_of
@@ -174,13 +174,12 @@ def test_a_checkpoint_that_the_run_removes_is_replaced_by_its_next_one_and_what_
 
 @pytest.mark.medium
 def test_where_the_data_set_has_gone_the_command_says_what_to_do_and_the_remedies_work(
-    tmp_path: Path, shared_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shared_digits: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _begun(tmp_path, "data.source=digits", "cluster.paths.stage=$OF_THE_JOB")
     monkeypatch.setattr("train.export.formats.export_network", lambda *_: {"trained": 0.9}.items())
     monkeypatch.setattr("train.export.formats.evaluate", lambda *_: Score("top-1", 0.9, {"top1": 0.9}, ""))
-    assert main(["export", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
+    told = said(main, "export", tmp_path, status=2).err
     assert told.startswith(
         f"error: {tmp_path}/digits: no such data set; run ./run.sh prepare digits {tmp_path}/digits;"
     )
@@ -197,9 +196,7 @@ def test_where_the_data_set_has_gone_the_command_says_what_to_do_and_the_remedie
     digest = json.loads(begun)["eval"]["rec_sha256"]
     for trained, warned in ((digest, ""), (digest[::-1], f"warning: {shared_digits}: not the evaluation images")):
         (tmp_path / "dataset.json").write_text(begun.replace(digest, trained), encoding="utf-8")
-        capsys.readouterr()
-        assert main(["export", str(tmp_path), *words]) == 0
-        told = capsys.readouterr().err
+        told = said(main, "export", tmp_path, *words).err
         assert (told.count("\n"), told.startswith(warned)) == (bool(warned), True)
 
 
@@ -211,9 +208,7 @@ def test_a_run_of_an_engine_that_is_not_installed_is_exported_by_the_one_that_is
 
 
 @pytest.mark.medium
-def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_exported_or_written_is_refused_in_one_line(tmp_path: Path, said: Said) -> None:
     empty, rehearsal, run, disk, odd = (tmp_path / name for name in ("empty", "rehearsal", "run", "disk", "odd"))
     for folder in (empty, rehearsal, run, disk, odd):
         folder.mkdir()
@@ -228,7 +223,7 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
     (program := own / "classify.py").write_text("mine")
     elsewhere = f"; export elsewhere: ./run.sh export {run} --dest DIR\n"
     with small_disk(disk, "ro"):
-        for folder, words, said in (
+        for folder, words, told in (
             (empty, [], f"{empty}: no config.yaml in it; give the folder of a run\n"),
             (rehearsal, [], f"{rehearsal}: is a rehearsal, which trains no network; give the folder of a run\n"),
             (odd, [], f"{odd}: {no_file}; a run writes one when it ends\n"),
@@ -239,30 +234,26 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
             (run, ["--dest", str(own)], f"--dest: {program} is there already, and of no export; give another folder\n"),
             (run, ["--dest", str(disk)], f"{disk}: cannot be made: Read-only file system{elsewhere}"),
         ):
-            assert main(["export", str(folder), "--no-evaluation", *words]) == 2
-            assert capsys.readouterr().err == f"error: {said}"
+            assert said(main, "export", folder, "--no-evaluation", *words, status=2).err == f"error: {told}"
     assert program.read_text() == "mine"
 
 
 def test_a_damaged_best_checkpoint_is_refused_with_remedies_that_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("train.export.formats.export_network", lambda *_: {}.items())
     checkpoints = RunFolder(_begun(tmp_path)).checkpoints
     newest = checkpoints.files()[0]
     (best := newest.with_name("best-step-00000002.ckpt")).write_bytes(newest.read_bytes()[:-1])
     words = ["export", str(tmp_path), "--no-evaluation"]
-    assert main(words) == 2
-    told = capsys.readouterr().err
+    told = said(main, *words, status=2).err
     assert told.startswith(f"error: {best}: damaged")
     assert (told.count("\n"), "move it away" in told, "export RUN --last" in told) == (1, True, True)
     assert main([*words, "--last"]) == 0
     best.unlink()
     assert main(words) == 0
-    capsys.readouterr()
     (later := newest.with_name("step-00000099.ckpt")).write_bytes(newest.read_bytes()[:-1])
-    assert main(words) == 0
-    told = capsys.readouterr().err
+    told = said(main, *words).err
     assert (told.count(f"warning: {later}: damaged"), f"; {newest.name} is taken\n" in told) == (1, True)
 
 
@@ -304,15 +295,14 @@ def test_the_network_of_torchvision_takes_an_export_by_its_names(name: str, tmp_
     ],
 )
 def test_torchvisions_names_are_refused_for_a_network_that_it_lacks(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], told: str, tmp_path: Path, said: Said
 ) -> None:
     _begun(tmp_path, *words)
-    assert main(["export", str(tmp_path), "--names", "torchvision"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: --names torchvision: ")
-    assert told in said
-    assert "allowed: resnet18, resnet34, resnet50" in said
-    assert said.count("\n") == 1
+    error = said(main, "export", tmp_path, "--names", "torchvision", status=2).err
+    assert error.startswith("error: --names torchvision: ")
+    assert told in error
+    assert "allowed: resnet18, resnet34, resnet50" in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "export").exists()
 
 

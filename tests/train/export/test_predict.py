@@ -20,7 +20,7 @@ from configs.load import dump, load_both
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
 from tests.failing_reads import failing_reads
-from tests.programs import run_program
+from tests.programs import Said, run_program
 from train.engine.init import initial_weights
 from train.export.predict import main
 from train.networks.arch import network_of
@@ -135,9 +135,7 @@ def test_an_output_that_is_not_finite_is_no_prediction(
 
 
 @pytest.mark.medium
-def test_what_cannot_be_read_is_one_line_each(
-    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_read_is_one_line_each(tmp_path: Path, images: list[Path], said: Said) -> None:
     run = _begin_run(tmp_path)
     images[0].write_bytes(images[0].read_bytes()[:600])
     Image.new("RGB", (9, 9)).save(tmp_path / "images" / "d.gif")
@@ -146,8 +144,7 @@ def test_what_cannot_be_read_is_one_line_each(
     (tmp_path / "images" / ".hidden").touch()
     (tmp_path / "images" / "Thumbs.db").touch()
     (tmp_path / "images" / "notes.txt").write_text("no image", encoding="utf-8")
-    assert main(["predict", str(run), str(tmp_path / "images"), str(tmp_path / "none.png")]) == 1
-    told = capsys.readouterr()
+    told = said(main, "predict", run, tmp_path / "images", tmp_path / "none.png", status=1)
     assert [line.partition(": ")[0] for line in told.out.splitlines()] == [*map(str, images[1:])]
     lines = told.err.splitlines()[1:]
     problems = {
@@ -160,25 +157,19 @@ def test_what_cannot_be_read_is_one_line_each(
     }
     for line, (file, problem) in zip(lines, problems.items(), strict=True):
         assert line.startswith(f"error: {file}: {problem}")
-    assert main(["predict", str(run), str(images[0]), "--json"]) == 2
-    row = json.loads(capsys.readouterr().out)
+    row = json.loads(said(main, "predict", run, images[0], "--json", status=2).out)
     assert (row["file"], row["error"][:18]) == (str(images[0]), "cannot be decoded:")
 
 
 @pytest.mark.medium
-def test_a_run_that_has_gone_on_is_exported_again(
-    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_has_gone_on_is_exported_again(tmp_path: Path, images: list[Path], said: Said) -> None:
     run = _begin_run(tmp_path)
     words = ["predict", str(run), str(images[0])]
-    assert main(words) == 0
-    first = capsys.readouterr()
-    assert main(words) == 0
-    assert capsys.readouterr() == (first.out, "")
+    first = said(main, *words)
+    assert said(main, *words) == (first.out, "")
     (run / "export" / "network.pt").touch()
     _begin_run(tmp_path, step=5, seed=2)
-    assert main(words) == 0
-    again = capsys.readouterr()
+    again = said(main, *words)
     assert again.err == first.err
     assert again.out != first.out
     assert not (run / "export" / "network.pt").exists(), "it is of another checkpoint"
@@ -186,31 +177,23 @@ def test_a_run_that_has_gone_on_is_exported_again(
     manifest = (tmp_path / "data" / "mine" / "manifest.json").read_text(encoding="utf-8")
     (run / "dataset.json").write_text(manifest.replace("hut", "fen").replace("quay", "ria"), encoding="utf-8")
     shutil.rmtree(run / "export")
-    assert main([*words, "--json"]) == 0
-    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    (row,) = map(json.loads, said(main, *words, "--json").out.splitlines())
     assert {each["class"] for each in row["predictions"]} == {"fen", NAMES[1], "ria"}
-    assert main(words) == 0
-    again = capsys.readouterr()
+    again = said(main, *words)
     (run / "export" / "network.json").write_text('{"top1": 0.9}', encoding="utf-8")
-    assert main(words) == 0
-    assert capsys.readouterr() == (again.out, first.err)
+    assert said(main, *words) == (again.out, first.err)
     weights = bytearray((run / "export" / "network.onnx").read_bytes())
     weights[len(weights) // 2] ^= 64
     (run / "export" / "network.onnx").write_bytes(weights)
-    assert main(words) == 0
-    assert capsys.readouterr() == (again.out, first.err)
+    assert said(main, *words) == (again.out, first.err)
     shutil.rmtree(run / "checkpoints")
-    assert main(words) == 0
-    assert capsys.readouterr() == (again.out, f"{run}: no checkpoint in it; its export is taken\n")
+    assert said(main, *words) == (again.out, f"{run}: no checkpoint in it; its export is taken\n")
 
 
 @pytest.mark.medium
-def test_what_is_no_run_and_no_export_is_refused_in_one_line(
-    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_run_and_no_export_is_refused_in_one_line(tmp_path: Path, images: list[Path], said: Said) -> None:
     def refusal(*words: Any) -> str:
-        assert main(["predict", *map(str, words)]) == 2
-        told = capsys.readouterr()
+        told = said(main, "predict", *words, status=2)
         assert (told.out, told.err.count("\n")) == ("", 1)
         return told.err
 
@@ -222,7 +205,6 @@ def test_what_is_no_run_and_no_export_is_refused_in_one_line(
     )
     assert refusal(run, images[0], "--top", 0) == "error: --top: got 0, allowed: 1 or more\n"
     assert main(["predict", str(run), str(images[0])]) == 0
-    capsys.readouterr()
     assert refusal(run, folder) == f"error: {folder}: no file in it; give an image or a folder of images\n"
     export = run / "export"
     (export / "network.onnx").write_bytes(b"damaged")

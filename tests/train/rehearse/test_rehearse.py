@@ -25,7 +25,7 @@ from logs.show.watch import watch
 from logs.show.wording import notes_of
 from logs.weights import starting_weights
 from tests.libraries import find_horovod
-from tests.programs import python, run_program
+from tests.programs import Said, python, run_program
 from train.rehearse.__main__ import main
 from train.rehearse.rehearsed_run import outcome_text
 from train.sim.forecast import make_scenario, time_step
@@ -165,10 +165,9 @@ def test_many_ranks_are_rehearsed_over_mpi_where_horovod_has_it(
     ],
 )
 def test_a_command_line_that_lacks_something_or_has_no_number_is_refused(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, said: Said
 ) -> None:
-    assert main(words) == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")
+    assert said(main, *words, status=2).err.startswith(f"error: {message}")
 
 
 def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

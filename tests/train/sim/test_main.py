@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
+from tests.programs import Said
 from train.sim.__main__ import main
 
 RECORD = ["abci-b86016", "--cluster", "abci-v100", "--round", "0.6", "--as-recorded"]
@@ -104,11 +105,8 @@ def test_points_that_nobody_measured_are_not_compared(
         (["digits", "--set", "cluster.node.cpu=EPYC 77630"], "did you mean 'EPYC 7763'"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_two(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    error = capsys.readouterr().err
+def test_a_mistake_is_one_line_and_status_two(words: list[str], message: str, said: Said) -> None:
+    error = said(main, *words, status=2).err
     assert message in error
     assert error.startswith("error: ")
     assert error.count("\n") == 1
