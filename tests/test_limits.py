@@ -60,7 +60,7 @@ def test_the_limit_ends_a_hanging_test_and_every_process_that_it_started(tmp_pat
     (tmp_path / "test_hanging.py").write_text(HANGING.format(folder=str(started)), encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.limits\n", encoding="utf-8")
     begin = time.monotonic()
-    words, variables = ["-p", "no:cacheprovider", tmp_path / "test_hanging.py"], os.environ | {"PYTHONPATH": str(ROOT)}
+    words, variables = ["-p", "no:cacheprovider", "test_hanging.py"], os.environ | {"PYTHONPATH": str(ROOT)}
     done = python("-m", "pytest", *words, cwd=tmp_path, env=variables)
     assert "3 failed, 1 passed" in done.stdout, done.stdout
     assert "Failed: Timeout (>6.0s) from pytest-timeout" in done.stdout

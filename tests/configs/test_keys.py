@@ -85,10 +85,8 @@ def test_the_listing_fits_a_hundred_columns_and_shows_every_key(said: Said) -> N
         ("optimizer.skip_weight_decay", ["list: choice", "Allowed: weight, gamma, beta, bias."], "optimizer.momentum"),
     ],
 )
-def test_a_block_or_a_key_can_be_asked_for(
-    word: str, shown: list[str], hidden: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = " ".join(_printed(capsys, word).split())
+def test_a_block_or_a_key_can_be_asked_for(word: str, shown: list[str], hidden: str, said: Said) -> None:
+    told = " ".join(said(main, word).out.split())
     assert [words for words in shown if words not in told] == []
     assert hidden not in told
 
@@ -158,18 +156,12 @@ def test_a_wrong_value_is_invalid_under_the_json_schema(kind: str, name: str, ch
     assert kind not in _accepted_by(_with(kind, name, change))
 
 
-def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(words) == 0
-    return capsys.readouterr().out
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_file_lists_its_own_keys_only(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    told = _printed(capsys, kind)
+def test_a_kind_of_file_lists_its_own_keys_only(kind: str, said: Said) -> None:
+    told = said(main, kind).out
     heads = [line.partition(":")[0] for line in told.splitlines() if re.match(r"[a-z]+: configs/", line)]
     assert heads == [kind]
-    assert told in _printed(capsys)
-    assert json.loads(_printed(capsys, kind, "--json")) == json_schema(kind)
-    assert json.loads(_printed(capsys, "--json")) == json_schema()
+    assert told in said(main).out
+    assert json.loads(said(main, kind, "--json").out) == json_schema(kind)
+    assert json.loads(said(main, "--json").out) == json_schema()

@@ -17,8 +17,8 @@ def test_every_recipe_is_listed_with_its_data_time_and_hardware(said: Said) -> N
 
 
 @pytest.mark.medium
-def test_a_word_narrows_the_list_and_a_word_of_no_recipe_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes", "Handwritten"]) == 0
-    assert [line for line in capsys.readouterr().out.splitlines() if line[:1] != " "] == ["digits"]
-    assert main(["recipes", "zebra"]) == 2
-    assert capsys.readouterr().err == "error: zebra: in no recipe; ./run.sh recipes lists all of them\n"
+def test_a_word_narrows_the_list_and_a_word_of_no_recipe_is_refused(said: Said) -> None:
+    told = said(main, "recipes", "Handwritten").out
+    assert [line for line in told.splitlines() if line[:1] != " "] == ["digits"]
+    refusal = "error: zebra: in no recipe; ./run.sh recipes lists all of them\n"
+    assert said(main, "recipes", "zebra", status=2).err == refusal

@@ -49,10 +49,13 @@ def left_in(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    status = main(["prepare", "--workers", "1", *map(str, arguments)])  # the last --workers counts
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return the function that prepares; it returns the exit status and what is printed. The last --workers counts."""
+    return lambda *words: (main(["prepare", "--workers", "1", *map(str, words)]), *capsys.readouterr())
 
 
 @pytest.mark.slow  # by scikit-learn's import
@@ -99,7 +102,7 @@ def test_the_bytes_do_not_depend_on_the_workers_but_on_the_seed(tmp_path: Path, 
 @pytest.mark.medium
 @pytest.mark.parametrize("layout", ["folders", "table", "in place"])
 def test_bad_files_are_left_out_listed_and_counted_where_that_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str
+    tmp_path: Path, run: Run, layout: str
 ) -> None:
     root, out = tmp_path / "in", tmp_path / "out"
     names = [f"{part}/{name}/{number}.jpg" for part in ("train", "val") for name in "ab" for number in range(4)]
@@ -115,12 +118,12 @@ def test_bad_files_are_left_out_listed_and_counted_where_that_is_asked_for(
             rows = "".join(f"{name},{name.split('/')[1]}\n" for name in names if name.startswith(part))
             (root / f"{part}.csv").write_text(f"file,labels\n{rows}", encoding="utf-8")
     words = ["--in-place"] if layout == "in place" else []
-    status, told, error = run(capsys, root, out, *words)
+    status, told, error = run(root, out, *words)
     assert (status, left_in(tmp_path)) == (2, ["in"])
     assert "--skip-bad leaves" in error
     findings = told.splitlines()
     assert sorted(line.split(": cannot be decoded")[0] for line in findings) == [f"{root}/{name}" for name in bad]
-    status, told, _ = run(capsys, root, out, "--skip-bad", *words)
+    status, told, _ = run(root, out, "--skip-bad", *words)
     assert status == 0
     assert told.splitlines()[:5] == [*findings, f"{out}/left_out.txt: left out of 16 images: 4 bad files"]
     assert (out / "left_out.txt").read_text(encoding="utf-8").splitlines() == findings
@@ -132,9 +135,9 @@ def test_bad_files_are_left_out_listed_and_counted_where_that_is_asked_for(
     for part, split in (("train", "train"), ("val", "eval")):
         wanted = {(root / name).read_bytes() for name in names if name.startswith(part) and name not in bad}
         assert sound_bytes(out / f"{split}.rec", wanted) == len(wanted)
-    assert "left out of 16 images: 4 bad files\n" in run(capsys, root, out)[1]
+    assert "left out of 16 images: 4 bad files\n" in run(root, out)[1]
     (root / "train/b/0.jpg").write_bytes(b"")
-    status, _, error = run(capsys, root, tmp_path / "other", "--skip-bad")
+    status, _, error = run(root, tmp_path / "other", "--skip-bad")
     assert (status, left_in(tmp_path)) == (2, ["in", "out"])
     assert "at most half of a class; more are bad of b (3 of 4)" in error
 
@@ -146,33 +149,31 @@ def sound_bytes(file: Path, images: set[bytes]) -> int:
 
 
 @pytest.mark.medium
-def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(tmp_path: Path, run: Run) -> None:
     for name in ("train/n01/a.jpg", "train/n01/b.jpg", "train/n02/c.jpg", "val/n01/d.jpg", "val/n02/e.jpg"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (9, 9)).save(tmp_path / "in" / name)
     out = tmp_path / "out"
-    assert run(capsys, tmp_path / "in", out)[0] == 0
+    assert run(tmp_path / "in", out)[0] == 0
     before = (out / "train.rec").stat()
-    status, text, _ = run(capsys, tmp_path / "in", out)
+    status, text, _ = run(tmp_path / "in", out)
     assert status == 0
     assert text.startswith(f"{out}: 3 training and 2 evaluation images of 2 classes, 0.0 MB, up to date\n")
     assert (out / "train.rec").stat() == before
-    assert "training order of seed 1" in run(capsys, tmp_path / "in", out, "--seed", 2)[2]
+    assert "training order of seed 1" in run(tmp_path / "in", out, "--seed", 2)[2]
     Image.new("RGB", (9, 9)).save(tmp_path / "in/train/n01/new.jpg")
-    status, _, error = run(capsys, tmp_path / "in", out)
+    status, _, error = run(tmp_path / "in", out)
     assert status == 2
     assert f"{out} exists and holds another or an older data set" in error
     assert "move it away or name another folder" in error
     (tmp_path / "in/train/n01/new.jpg").write_bytes(b"")
-    status, told, error = run(capsys, tmp_path / "in", tmp_path / "other", "--workers", 2)
+    status, told, error = run(tmp_path / "in", tmp_path / "other", "--workers", 2)
     assert (status, told) == (2, f"{tmp_path}/in/train/n01/new.jpg: is empty\n")
     told = f"error: {tmp_path}/in: 1 problem; nothing was packed; --skip-bad leaves these files out"
     assert error.splitlines()[-1] == told
     assert left_in(tmp_path) == ["in", "out"]
     (out / "eval.idx").unlink()
-    assert "is not a complete data set" in run(capsys, tmp_path / "in", out)[2]
+    assert "is not a complete data set" in run(tmp_path / "in", out)[2]
 
 
 @pytest.mark.parametrize(
@@ -192,14 +193,10 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
     ],
 )
 def test_a_wrong_argument_is_one_line_with_the_remedy(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, arguments: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, _, error = run(capsys, *arguments)
+    status, _, error = run(*arguments)
     assert (status, error.count("\n")) == (2, 1)
     assert error.startswith("error: ")
     assert message in error
@@ -207,23 +204,21 @@ def test_a_wrong_argument_is_one_line_with_the_remedy(
 
 
 @pytest.mark.parametrize("place", ["folder/out", "out"])
-def test_a_folder_that_cannot_be_made_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, run: Run, place: str) -> None:
     file = tmp_path / "file"
     file.touch()
     error = f"error: {file / place}: cannot be made: {file} is a file; name another folder\n"
-    assert run(capsys, "generated", file / place) == (2, "", error)
+    assert run("generated", file / place) == (2, "", error)
 
 
-def test_a_source_that_was_moved_is_the_same_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_that_was_moved_is_the_same_data_set(tmp_path: Path, run: Run) -> None:
     source, out = tmp_path / "before", tmp_path / "not" / "there" / "out"
     source.mkdir()
     idx_files(source)
-    status, told, _ = run(capsys, source, out, "--size", 9, "--seed", 0)
+    status, told, _ = run(source, out, "--size", 9, "--seed", 0)
     assert (status, load_manifest(out).seed) == (0, 0)
     assert ", packed in " in told
-    status, told, _ = run(capsys, source.rename(tmp_path / "after"), out, "--seed", 0, "--size", 9)
+    status, told, _ = run(source.rename(tmp_path / "after"), out, "--seed", 0, "--size", 9)
     assert (status, told.splitlines()[0].endswith("up to date")) == (0, True)
 
 
@@ -255,10 +250,8 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.ranks
-def test_a_full_disk_is_one_line_and_leaves_nothing(
-    tiny_disk: Path, small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, _, error = run(capsys, small, tiny_disk / "out", "--train", 1000, "--size", 256, "--workers", 2)
+def test_a_full_disk_is_one_line_and_leaves_nothing(tiny_disk: Path, small: Path, run: Run) -> None:
+    status, _, error = run(small, tiny_disk / "out", "--train", 1000, "--size", 256, "--workers", 2)
     assert (status, error.count("\n")) == (2, 1)
     assert "the disk is full; nothing was left behind; free space" in error
     assert left_in(tiny_disk) == []
@@ -294,10 +287,10 @@ def group_is_gone(group: int) -> bool:
 
 @pytest.mark.ranks
 def test_ctrl_c_leaves_no_file_and_no_process_and_no_other_run_takes_its_folder_before(
-    tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small: Path, run: Run
 ) -> None:
     process = start_packing(small, tmp_path)
-    assert run(capsys, small, tmp_path / "out")[0] == 0
+    assert run(small, tmp_path / "out")[0] == 0
     assert len(left_in(tmp_path)) == 2, "the partial folder of a process that lives stays"
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=_GIVE_UP_S)
@@ -321,26 +314,26 @@ def test_a_scheduler_or_a_terminal_that_ends_its_job_leaves_no_file_and_no_proce
 
 @pytest.mark.ranks
 def test_a_killed_run_leaves_no_data_set_and_no_process_and_the_next_run_removes_the_partial_folder(
-    tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small: Path, run: Run
 ) -> None:
     process = start_packing(small, tmp_path)
     process.kill()
     process.communicate(timeout=_GIVE_UP_S)
     wait_for(lambda: group_is_gone(process.pid))
     assert [name.startswith(".out.partial-") for name in left_in(tmp_path)] == [True]
-    assert run(capsys, small, tmp_path / "out")[0] == 0
+    assert run(small, tmp_path / "out")[0] == 0
     assert left_in(tmp_path) == ["out"]
 
 
 def test_without_locks_a_data_set_is_packed_and_no_partial_folder_is_removed(
-    tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))  # as Lustre without flock
 
     (tmp_path / ".out.partial-0123").mkdir()
     monkeypatch.setattr("fcntl.flock", no_locks)
-    assert run(capsys, small, tmp_path / "out")[0] == 0
+    assert run(small, tmp_path / "out")[0] == 0
     assert left_in(tmp_path) == [".out.partial-0123", "out"]
 
 

@@ -192,7 +192,7 @@ def test_a_run_that_has_gone_on_is_exported_again(tmp_path: Path, images: list[P
 
 @pytest.mark.medium
 def test_what_is_no_run_and_no_export_is_refused_in_one_line(tmp_path: Path, images: list[Path], said: Said) -> None:
-    def refusal(*words: Any) -> str:
+    def refusal(*words: Any) -> Any:
         told = said(main, "predict", *words, status=2)
         assert (told.out, told.err.count("\n")) == ("", 1)
         return told.err

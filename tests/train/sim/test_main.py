@@ -13,13 +13,8 @@ from train.sim.__main__ import main
 RECORD = ["abci-b86016", "--cluster", "abci-v100", "--round", "0.6", "--as-recorded"]
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["simulate", *words]) == 0
-    return capsys.readouterr().out
-
-
-def test_the_record_with_its_efficiency_and_the_cause_of_what_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(answer(capsys, *RECORD, "--json"))
+def test_the_record_with_its_efficiency_and_the_cause_of_what_is_lost(said: Said) -> None:
+    found = json.loads(said(main, *RECORD, "--json").out)
     assert found["time_to_train_s"] == pytest.approx(70.4, rel=0.07)
     assert found["efficiency"] == pytest.approx(0.77, abs=0.04)
     saved = found["step_ms_saved_without"]
@@ -33,14 +28,12 @@ def test_the_record_with_its_efficiency_and_the_cause_of_what_is_lost(capsys: py
     ("name", "cluster", "gpu"),
     [("1 L40S", "a100-node", "L40S"), ("8 V100", "a100-node", "V100-SXM2"), ("8 B200 (PyTorch)", "b200-node", "B200")],
 )
-def test_the_page_of_questions_has_the_forecasts_of_today(
-    name: str, cluster: str, gpu: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_of_questions_has_the_forecasts_of_today(name: str, cluster: str, gpu: str, said: Said) -> None:
     page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
     (row,) = re.findall(rf"^\| {re.escape(name)} (\|.*)", page, re.MULTILINE)
     sets = [f"--set=cluster.ranks_per_node={name[0]}", f"--set=cluster.node.gpu={gpu}"]
     found = [
-        json.loads(answer(capsys, recipe, "--cluster", cluster, *sets, "--json"))
+        json.loads(said(main, recipe, "--cluster", cluster, *sets, "--json").out)
         for recipe in ("mlperf-b3264", "imagenet-b256")
     ]
     hours = [each[key] / 3600 for each in found for key in ("time_to_train_s", "run_low_s", "run_high_s")]
@@ -49,11 +42,9 @@ def test_the_page_of_questions_has_the_forecasts_of_today(
 
 
 @pytest.mark.medium
-def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_and_shows_ten(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_and_shows_ten(said: Said) -> None:
     words = ["imagenet-b256", "--cluster", "dgx-a100", "--set", "cluster.node.gpu_memory_bytes=6000000000"]
-    rows = json.loads(answer(capsys, *words, "--optimize", "--price", "2", "--json"))
+    rows = json.loads(said(main, *words, "--optimize", "--price", "2", "--json").out)
     assert len(rows) == 10
     assert {row["ranks"] for row in rows} <= {8, 16}
     assert max(row["per_rank_batch_size"] for row in rows) == 64  # (6 - 1.5) GB hold 64 images of 70 MB
@@ -63,9 +54,9 @@ def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_an
     # Six runs are as fast as the sixth; of these, four are as cheap as the fourth.
     expected = sorted(hours[:6])[:4]
     limits = ["--deadline", str(times[5]), "--budget", str(expected[-1])]
-    cheap = json.loads(answer(capsys, *words, "--optimize", *limits, "--json"))
+    cheap = json.loads(said(main, *words, "--optimize", *limits, "--json").out)
     assert [row["accelerator_hours"] for row in cheap] == expected, "the cheapest in time is the best"
-    head, *told = answer(capsys, *words, "--optimize", *limits, "--price", "2").splitlines()
+    head, *told = said(main, *words, "--optimize", *limits, "--price", "2").out.splitlines()
     assert head.split()[:6] == ["ranks", "per", "rank", "batch", "size", "global"]
     assert head.split()[-1] == "cost"
     assert float(told[0].split()[-1]) == pytest.approx(2 * expected[0], rel=1e-3)
@@ -75,16 +66,13 @@ def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_an
     ("row", "message"),
     [("", "there are no rows; a points file has a header"), ("16,64,V100", "no row has a measured rate")],
 )
-def test_points_that_nobody_measured_are_not_compared(
-    row: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_points_that_nobody_measured_are_not_compared(row: str, message: str, tmp_path: Path, said: Said) -> None:
     path = tmp_path / "points.csv"
     path.write_text(f"n_acc,batch_per_acc,accelerator\n{row}\n")
-    assert main(["simulate", "--validate", str(path)]) == 2
-    assert f"error: {path}: {message}" in capsys.readouterr().err
+    assert f"error: {path}: {message}" in said(main, "--validate", path, status=2).err
     if row:
-        assert main(["simulate", "--validate", str(path), "--held-out"]) == 2
-        assert "no points can be hidden from a fit" in capsys.readouterr().err
+        told = said(main, "--validate", path, "--held-out", status=2).err
+        assert "no points can be hidden from a fit" in told
 
 
 @pytest.mark.parametrize(
@@ -113,20 +101,20 @@ def test_a_mistake_is_one_line_and_status_two(words: list[str], message: str, sa
 
 
 def test_the_forecast_of_a_machine_elsewhere_is_the_same_whichever_engine_is_installed_here(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     for recipe, cluster in (("abci-b86016", "abci-v100"), ("imagenet-b256", "a100-kubernetes")):
         found = set()
         for installed in ("mxnet", "torch"):
             monkeypatch.setattr("configs.registry.has_engine", lambda name, only=installed: name == only)
-            found.add(answer(capsys, recipe, "--cluster", cluster, "--json"))
+            found.add(said(main, recipe, "--cluster", cluster, "--json").out)
         assert len(found) == 1
 
 
 def test_a_file_that_cannot_be_written_is_one_line_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.setattr("subprocess.Popen", lambda *_, **_others: pytest.fail("measured"))
     (tmp_path / "file").touch()
-    assert main(["simulate", "--calibrate-here", "--out", str(tmp_path / "file" / "a.yaml")]) == 2
-    assert re.fullmatch(r"error: .*a\.yaml: cannot be written: .*\n", capsys.readouterr().err)
+    told = said(main, "--calibrate-here", "--out", tmp_path / "file" / "a.yaml", status=2).err
+    assert re.fullmatch(r"error: .*a\.yaml: cannot be written: .*\n", told)
