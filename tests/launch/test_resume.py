@@ -179,8 +179,8 @@ def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goe
     assert energy["images_per_joule"] == pytest.approx(38 * 64 / energy["joules"])
     words = f"nergy: {energy['joules'] / 3600:.4g} Wh (processors), {energy['images_per_joule']:.4g} images/J; not"
     assert words in done.output
-    assert main(["watch", str(folder), "--once"]) == 0
-    assert words in said(main, "report", folder).out
+    assert words in said(main, "watch", folder, "--once").out
+    assert main(["report", str(folder)]) == 0
     assert words in (folder / "report.html").read_text(encoding="utf-8")
 
 
