@@ -396,11 +396,11 @@ def test_what_cannot_be_in_place_is_refused(tmp_path: Path, words: list[str], to
     assert not (tmp_path / "set").exists()
 
 
-def test_a_name_with_a_line_break_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_with_a_line_break_is_refused(tmp_path: Path, said: Said) -> None:
     image = class_folders(tmp_path / "source")[4].file
     image.rename(image.with_name("4\n.jpg"))
-    assert main(["prepare", "--in-place", str(tmp_path / "source"), str(tmp_path / "set"), "--no-recipe"]) == 2
-    assert "line break" in capsys.readouterr().err
+    told = said(main, "prepare", "--in-place", tmp_path / "source", tmp_path / "set", "--no-recipe", status=2).err
+    assert "line break" in told
 
 
 def test_lists_are_on_the_disk_before_a_data_set_gets_its_name(

@@ -253,11 +253,11 @@ def test_hosts_that_are_listed_by_address_keep_that_name(doctor: Doctor, tmp_pat
     ],
 )
 def test_hosts_out_of_reach_and_folders_of_no_run_are_refused(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], told: str, tmp_path: Path, said: Said
 ) -> None:
     (photo := tmp_path / "photo.jpg").touch()
-    assert main(["doctor", *(word.format(tmp_path) for word in words)]) == REFUSED_STATUS
-    assert told.format(tmp_path) in capsys.readouterr().err
+    printed = said(main, "doctor", *(word.format(tmp_path) for word in words), status=REFUSED_STATUS).err
+    assert told.format(tmp_path) in printed
     assert list(tmp_path.iterdir()) == [photo]
 
 

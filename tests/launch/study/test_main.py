@@ -29,10 +29,10 @@ def _study(folder: Path) -> str:
     ],
 )
 def test_the_page_is_with_the_runs_below_the_clusters_folder_unless_told_otherwise(
-    words: list[str], page: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], page: str | None, tmp_path: Path, said: Said
 ) -> None:
-    assert main(["sweep", _study(tmp_path), *(word.format(folder=tmp_path) for word in words)]) == 0
-    assert "not run: 1 cell: too large for this machine" in capsys.readouterr().out
+    told = said(main, "sweep", _study(tmp_path), *(word.format(folder=tmp_path) for word in words)).out
+    assert "not run: 1 cell: too large for this machine" in told
     assert list(tmp_path.glob("**/grid.html")) == ([tmp_path / page] if page else [])
     if page:
         assert f"./run.sh sweep {tmp_path}/study.yaml<" in (tmp_path / page).read_text(encoding="utf-8")

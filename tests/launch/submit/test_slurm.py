@@ -155,13 +155,11 @@ def test_ranks_train_on_images_in_a_container_of_charliecloud(
     assert re.search(r"^rank 1 of 2 on node3 ", log, re.MULTILINE)
 
 
-def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(tmp_path: Path, said: Said) -> None:
     place = tmp_path / "cluster.yaml"
     place.write_text(CLUSTER.replace("kind: slurm", "kind: slurm, queue: nowhere"), encoding="utf-8")
-    assert main(["submit", "digits", "--cluster", str(place), "--run-dir", str(tmp_path / "run")]) == 2
-    assert "error: sbatch refuses the job: sbatch: error: invalid partition" in capsys.readouterr().err
+    told = said(main, "submit", "digits", "--cluster", place, "--run-dir", tmp_path / "run", status=2).err
+    assert "error: sbatch refuses the job: sbatch: error: invalid partition" in told
     assert not (tmp_path / "run").exists()
 
 

@@ -105,21 +105,20 @@ def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) 
 
 @pytest.mark.medium
 def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs_in_an_image(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {"torch", "nvidia", "nvidia.dali"}
     monkeypatch.setattr(registry, "find_spec", lambda package: package if package in found else None)
     other = run.parent / "other"
     words = ["submit", "imagenet-b256", "--cluster", "dgx-a100", "--run-dir"]
-    capsys.readouterr()
-    assert main([*words, str(other)]) == 2
-    assert capsys.readouterr().err.endswith(" adds MXNet, or train by --set cluster.engine.name=torch\n")
+    told = said(main, *words, other, status=2).err
+    assert told.endswith(" adds MXNet, or train by --set cluster.engine.name=torch\n")
     remedy = ["--set", "cluster.engine.name=torch", "--set", "cluster.communication.allreduce=flat"]
     assert not other.exists()
     image = ["--set", "cluster.container={runtime: apptainer, image: x.sif}"]
     found -= {"nvidia", "nvidia.dali"}
-    assert main([*words, str(other), *remedy]) == 2
-    assert "data.source: got 'folders', allowed: synthetic in this environment" in capsys.readouterr().err
+    told = said(main, *words, other, *remedy, status=2).err
+    assert "data.source: got 'folders', allowed: synthetic in this environment" in told
     assert main([*words, f"{other}-in-image", *image]) == 0
     found |= {"nvidia", "nvidia.dali"}
     assert [main([*words, f"{other}-{number}", *more]) for number, more in enumerate((remedy, image))] == [0, 0]
@@ -133,13 +132,10 @@ def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs
         ("echo The queue; echo is paused", "names no job, but says 'The queue is paused'; ask the scheduler whether"),
     ],
 )
-def test_a_job_that_the_scheduler_refuses_leaves_no_folder(
-    line: str, told: str, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_the_scheduler_refuses_leaves_no_folder(line: str, told: str, run: Path, said: Said) -> None:
     write_program(run.parent / "sbatch", line)
-    capsys.readouterr()
-    assert main(["submit", "digits", *_PLACE, "--run-dir", str(run.parent / "other"), "--repeat", "2"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: sbatch {told}")
+    words = said(main, "submit", "digits", *_PLACE, "--run-dir", run.parent / "other", "--repeat", "2", status=2).err
+    assert words.splitlines()[-1].startswith(f"error: sbatch {told}")
     assert not list(run.parent.glob("other*"))
 
 

@@ -46,13 +46,13 @@ def test_a_run_without_logs_fails_both_rulesets(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_no_log_is_told(tmp_path: Path, toy_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_log_is_told(tmp_path: Path, toy_run: Any, said: Said) -> None:
     toy_run.write(tmp_path)
     log, given = (tmp_path / RESULT_FILES["4.0.0"]).read_bytes(), tmp_path / "given.txt"
     for content in (b"", b"step 1 loss 2.3\n", log.decode().encode("utf-16"), log.replace(b":::MLLOG", b"")):
         given.write_bytes(content)
-        assert main(["check", str(given)]) == 1
-        assert capsys.readouterr().out.splitlines()[1].strip().startswith("no line of an MLPerf log (:::ML) is in it")
+        told = said(main, "check", given, status=1).out
+        assert told.splitlines()[1].strip().startswith("no line of an MLPerf log (:::ML) is in it")
 
 
 def test_a_log_is_judged_by_the_ruleset_of_its_format_whatever_its_name(tmp_path: Path, toy_run: Any) -> None:
@@ -78,19 +78,15 @@ def test_check_prints_pass_or_fail_for_each_log_and_has_the_exit_status(
     assert complaint.startswith("      Required EXACTLY_ONE occurrence of 'run_stop' but found 0; ")
 
 
-def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(tmp_path: Path, said: Said) -> None:
     log = tmp_path / "log.txt"
     old = samples.run_events(begin_s=1.622e9, best=0.5)
     log.write_text(samples.mllog(old))
-    assert main(["check", str(log)]) == 0
-    assert capsys.readouterr().out.startswith("PASS  1.0.0")
-    assert main(["check", "--division", "closed", "--ruleset", "4.0.0", str(log)]) == 1
-    assert "Failed checks for eval_accuracy : v['value'] >= 0.759" in capsys.readouterr().out
+    assert said(main, "check", log).out.startswith("PASS  1.0.0")
+    told = said(main, "check", "--division", "closed", "--ruleset", "4.0.0", log, status=1).out
+    assert "Failed checks for eval_accuracy : v['value'] >= 0.759" in told
     log.write_text(samples.mllog([each for each in old if each[1] != "submission_division"]))
-    assert main(["check", str(log)]) == 1
-    assert "'submission_division' but found 0; set mlperf.division" in capsys.readouterr().out
+    assert "'submission_division' but found 0; set mlperf.division" in said(main, "check", log, status=1).out
     assert main(["check", "--division", "open", str(log)]) == 0
 
 

@@ -169,13 +169,13 @@ def test_the_files_of_a_run_tell_the_same_up_to_a_tolerance(run: Path, edit: Edi
 
 @pytest.mark.parametrize("name", [LOG, OLD, "metrics.jsonl", "summary.json"])
 def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the_page(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+    run: Path, said: Said, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(compliance, "judge", samples.passed)
     assert main(["check", str(run)]) == 0
     edited(name, "0.98", "0.99")(run)
-    assert main(["check", str(run)]) == 1
-    assert re.search(r"FAIL  files .*\n      accuracy .*0.9[89] in .*, but 0.9[89] in", capsys.readouterr().out)
+    told = said(main, "check", run, status=1).out
+    assert re.search(r"FAIL  files .*\n      accuracy .*0.9[89] in .*, but 0.9[89] in", told)
     assert state_of(gather_run(run)) == ("files disagree", False)
 
 
@@ -224,15 +224,14 @@ def test_a_run_folder_without_its_configuration_is_no_folder_of_others_logs(run:
 
 
 def test_a_folder_of_runs_is_judged_and_reported_run_by_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.setattr(compliance, "judge", samples.passed)
     for name in ("a", "b"):
         samples.run_folder(tmp_path / "runs" / name, status="success" if name == "a" else "aborted")
-    assert main(["report", str(tmp_path / "runs"), str(tmp_path / "runs/b"), "--json"]) == 0
-    assert [run["status"] for run in json.loads(capsys.readouterr().out)] == ["success", "aborted"]
-    assert main(["check", str(tmp_path / "runs")]) == 1
-    told = capsys.readouterr().out
+    words = said(main, "report", tmp_path / "runs", tmp_path / "runs/b", "--json").out
+    assert [run["status"] for run in json.loads(words)] == ["success", "aborted"]
+    told = said(main, "check", tmp_path / "runs", status=1).out
     assert f"PASS  run    {tmp_path}/runs/a\n" in told
     assert f"FAIL  run    {tmp_path}/runs/b\n" in told
 

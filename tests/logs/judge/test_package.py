@@ -37,14 +37,11 @@ def outcomes(text: str) -> dict[str, str]:
 
 @in_checkout
 @pytest.mark.ranks
-def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(tmp_path: Path, said: Said) -> None:
     runs = _five(tmp_path)
     _configured("cluster.paths.data=/x")(tmp_path / "run3")  # Runs may differ in seed and paths.
     _give_git(runs, [{"diff_sha256": "a", "diff": "+1\n"}] * 5)
-    assert main(["package", *runs, "--org", "Testers", "--out", str(tmp_path / "out"), *FIELDS]) == 0
-    out = capsys.readouterr().out
+    out = said(main, "package", *runs, "--org", "Testers", "--out", tmp_path / "out", *FIELDS).out
     assert "and uncommitted.diff with the changes since" in out
     assert [path.read_text() for path in (tmp_path / "out").rglob("uncommitted.diff")] == ["+1\n"]
     assert outcomes(out) == {
@@ -64,8 +61,8 @@ def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
     description = json.loads((tree / "systems" / "laptop.json").read_text())
     assert list(description) == required_fields()
     assert (len(description), description["submitter"], description["framework"]) == (33, "Testers", "MXNet 1.9.1")
-    assert main(["package", *runs, "--org", "Testers", "--out", str(tmp_path / "out"), *FIELDS]) == 2
-    assert "exists already" in capsys.readouterr().err
+    told = said(main, "package", *runs, "--org", "Testers", "--out", tmp_path / "out", *FIELDS, status=2).err
+    assert "exists already" in told
 
 
 @in_checkout
@@ -194,9 +191,7 @@ def test_a_command_that_is_killed_leaves_no_tree_of_the_submitters_name(tmp_path
 
 
 @pytest.mark.ranks
-def test_a_tree_that_cannot_be_finished_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tree_that_cannot_be_finished_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     copied: list[str] = []
 
     def copy(source: Path, destination: Path) -> None:
@@ -209,8 +204,8 @@ def test_a_tree_that_cannot_be_finished_is_removed(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "kept").touch()
     monkeypatch.setattr(shutil, "copyfile", copy)
-    assert main(["package", *runs, "--org", "T", "--out", str(tmp_path / "out" / "deep"), *FIELDS]) == 2
-    assert "the disk is full" in capsys.readouterr().err
+    told = said(main, "package", *runs, "--org", "T", "--out", tmp_path / "out" / "deep", *FIELDS, status=2).err
+    assert "the disk is full" in told
     assert len(copied) == 3
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["kept"]
 

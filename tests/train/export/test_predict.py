@@ -76,11 +76,10 @@ def _logits(run: Path, images: Sequence[Path], step: int = 1) -> np.ndarray:
 @pytest.mark.medium
 @pytest.mark.parametrize(("kind", "overrides"), [("softmax", []), ("softmax", FLIPS), ("sigmoid", [])])
 def test_each_image_gets_its_class_and_probabilities(
-    tmp_path: Path, images: list[Path], kind: str, overrides: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, images: list[Path], kind: str, overrides: list[str], said: Said
 ) -> None:
     run = _begin_run(tmp_path, *overrides, kind=kind)
-    assert main(["predict", str(run), str(tmp_path / "images"), "--json"]) == 0
-    told = capsys.readouterr()
+    told = said(main, "predict", run, tmp_path / "images", "--json")
     assert told.err == f"exported to {run}/export, without an evaluation (./run.sh export {run} evaluates)\n"
     logits = _logits(run, images)
     if overrides:
@@ -93,8 +92,8 @@ def test_each_image_gets_its_class_and_probabilities(
         found = [each["probability"] for each in row["predictions"]]
         np.testing.assert_allclose(found, np.sort(values)[::-1], rtol=1e-5)
     (run / "torn.png").write_bytes(b"\x89PNG")
-    assert main(["predict", str(run), str(images[0]), str(run / "torn.png"), "--top", "2", "--csv"]) == 1
-    first, torn = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    words = said(main, "predict", run, images[0], run / "torn.png", "--top", "2", "--csv", status=1).out
+    first, torn = csv.DictReader(io.StringIO(words))
     assert first["file"] == str(images[0])
     assert float(first["probability"]) == pytest.approx(wanted[0].max(), abs=1e-6)
     assert float(first["probability 2"]) == pytest.approx(np.sort(wanted[0])[-2], abs=1e-6)
@@ -104,34 +103,29 @@ def test_each_image_gets_its_class_and_probabilities(
     shutil.rmtree(run)
     shutil.rmtree(tmp_path / "data")
     best = NAMES[wanted[1].argmax()].replace("\x1b", " ")
-    assert main(["predict", str(alone), str(images[1]), "--top", "1"]) == 0
-    assert capsys.readouterr().out == f"{images[1]}: {best} {wanted[1].max():.4f}\n"
-    assert main(["predict", str(alone), str(images[1]), "--top", "2"]) == 0
-    assert capsys.readouterr().out.endswith(f" {np.sort(wanted[1])[-2]:.4f}\n")
+    assert said(main, "predict", alone, images[1], "--top", "1").out == f"{images[1]}: {best} {wanted[1].max():.4f}\n"
+    assert said(main, "predict", alone, images[1], "--top", "2").out.endswith(f" {np.sort(wanted[1])[-2]:.4f}\n")
 
 
 @pytest.mark.medium
 def test_a_table_has_no_more_columns_than_the_network_has_classes(
-    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, images: list[Path], said: Said
 ) -> None:
-    assert main(["predict", str(_begin_run(tmp_path)), str(images[0]), "--csv", "--top", str(10**9)]) == 0
-    header, row = csv.reader(io.StringIO(capsys.readouterr().out))
+    told = said(main, "predict", _begin_run(tmp_path), images[0], "--csv", "--top", 10**9).out
+    header, row = csv.reader(io.StringIO(told))
     assert (header[-3:], len(row)) == (["class 3", "probability 3", "error"], 8)
 
 
 @pytest.mark.medium
-def test_an_output_that_is_not_finite_is_no_prediction(
-    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_is_not_finite_is_no_prediction(tmp_path: Path, images: list[Path], said: Said) -> None:
     run = _begin_run(tmp_path)
     assert main(["predict", str(run), str(images[0])]) == 0
     file = run / "export" / "network.json"
     network = json.loads(file.read_text(encoding="utf-8"))
     # The largest input is still a number of float32, and its sums are none.
     file.write_text(json.dumps({**network, "std": [1e-36 for _ in network["std"]]}), encoding="utf-8")
-    capsys.readouterr()
-    assert main(["predict", str(run / "export"), str(images[0])]) == 2
-    assert capsys.readouterr().err.endswith("a.png: the network's output is not finite; train it with a smaller rate\n")
+    told = said(main, "predict", run / "export", images[0], status=2).err
+    assert told.endswith("a.png: the network's output is not finite; train it with a smaller rate\n")
 
 
 @pytest.mark.medium

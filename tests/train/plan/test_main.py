@@ -28,19 +28,18 @@ def _text_of(command: str) -> str:
     return re.sub(r"\n.*?\n  ranks ", "\n  ranks ", text, count=1, flags=re.DOTALL)
 
 
-def test_the_plan_holds_the_environment_that_ranks_would_get(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "abci-b86016", "--cluster", "abci-v100", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["environment"] == rank_environment(load_cluster("abci-v100"))
+def test_the_plan_holds_the_environment_that_ranks_would_get(said: Said) -> None:
+    told = said(main, "plan", "abci-b86016", "--cluster", "abci-v100", "--json").out
+    assert json.loads(told)["environment"] == rank_environment(load_cluster("abci-v100"))
 
 
-def test_weights_that_no_run_could_begin_with_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_no_run_could_begin_with_are_refused(tmp_path: Path, said: Said) -> None:
     weights, shapes = tmp_path / "weights.npz", network_of(load_recipe("digits").model).tensor_shapes
     np.savez(weights, **{name: np.ones(shape) for name, shape in shapes.items()})
     assert main(["plan", "digits", "--from", str(weights)]) == 0
     assert main(["plan", "digits", "--from", str(tmp_path / "none")]) == 2
-    capsys.readouterr()
-    assert main(["plan", "digits", "--from", str(weights), "--set", "model.name=resnet32"]) == 2
-    assert f"error: {weights}: not the parameters of resnet32: " in capsys.readouterr().err
+    told = said(main, "plan", "digits", "--from", weights, "--set", "model.name=resnet32", status=2).err
+    assert f"error: {weights}: not the parameters of resnet32: " in told
 
 
 @pytest.mark.ranks
