@@ -94,7 +94,9 @@ def examine(options: Options) -> Examination:
         SystemExit: A signal stopped the ranks.
     """
     recipe, cluster = load_both(options.recipe or "digits", options.cluster, options.overrides)
-    plan = _planned(recipe, cluster) if options.recipe else None
+    plan = plan_document(recipe, cluster) if options.recipe else None
+    if plan:
+        plan |= plan["memory"] | ({"total_bytes": 0, "certain_bytes": 0} if cluster.rehearsal else {})
     named = named_hosts(options.hosts, cluster)
     spares = cluster.scheduler.spare_nodes if options.run else 0
     # In a rehearsal on this machine, each rank is a node of its own.
@@ -193,12 +195,6 @@ def _host_of(rank: RankFacts, cluster: Cluster, named: Sequence[str]) -> str:
         return rank.host
     # Addresses name no host; the launchers that take a list start the ranks in its order.
     return named[rank.rank // cluster.ranks_per_node]
-
-
-def _planned(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
-    plan = plan_document(recipe, cluster)
-    memory = {"total_bytes": 0, "certain_bytes": 0} if cluster.rehearsal else {}
-    return {**plan, **plan["memory"], **memory}
 
 
 def reachable_part(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:

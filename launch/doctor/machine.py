@@ -36,6 +36,7 @@ _SAMPLE_BYTES, _SAMPLE_FILES = 1 << 20, 64
 def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
     """Return facts about this machine, where ``proc``, ``sys`` and ``dev`` are below ``root``."""
     cores, limit = usable_cores(root), memory_limit(root)
+    soft_limits = {name: resource.getrlimit(which)[0] for name, which in LIMITS.items()}
     return MachineFacts(
         environment=environment(),
         memory_available_bytes=available_memory_bytes(root),
@@ -45,7 +46,7 @@ def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
         interfaces={path.name: _read_line(path / "operstate") for path in (root / "sys/class/net").glob("*")},
         usable_cores=cores if cores < len(os.sched_getaffinity(0)) else None,
         memory_limit=None if limit is None else f"{limit.group} has {limit.limit_bytes / 1e9:.2f} GB",
-        limits={name: soft for name, which in LIMITS.items() if (soft := _limit(which)) is not None},
+        limits={name: soft for name, soft in soft_limits.items() if soft != resource.RLIM_INFINITY},
         temporary=_folder_facts(Path(tempfile.gettempdir())),
         compiler_shortage=compiler_shortage(cluster),
         adapters={
@@ -75,11 +76,6 @@ def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
         return DatasetFacts(str(folder), problem=f"{error.filename}: {error.strerror}")
     records = manifest.train.records + manifest.eval.records
     return DatasetFacts(str(folder), records=records, bytes=dataset_bytes(manifest))
-
-
-def _limit(which: int) -> int | None:
-    soft, _ = resource.getrlimit(which)
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _folder_facts(folder: Path) -> FolderFacts:

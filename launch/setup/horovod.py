@@ -54,25 +54,21 @@ def _gpu_flags(base: Mapping[str, str], environment: Environment) -> dict[str, s
     wheels = [str(folder) for folder in environment.site_packages.glob("nvidia/*/lib")]
     search = [*wheels, *_stub_folder(toolkit, environment)]
     inherited = [base["LD_LIBRARY_PATH"]] if base.get("LD_LIBRARY_PATH") else []
+    # CMake looks for libnccl.so, which NVIDIA's wheel does not have.
+    wheel, nccl = environment.site_packages / "nvidia" / "nccl", environment.folder / "nccl"
+    link(nccl / "include", wheel / "include")
+    link(nccl / "lib" / "libnccl.so", wheel / "lib" / "libnccl.so.2")
     return {
         "HOROVOD_GPU": "CUDA",
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_CUDA_HOME": str(toolkit),
-        "HOROVOD_NCCL_HOME": str(_nccl_home(environment)),
+        "HOROVOD_NCCL_HOME": str(nccl),
         "HOROVOD_NCCL_LINK": "SHARED",
         "HOROVOD_BUILD_CUDA_CC_LIST": base.get("HOROVOD_BUILD_CUDA_CC_LIST", "50,60,70,80,86"),
         # CUDA 11 refuses every GCC above 11; GCC 12 compiles Horovod.
         "NVCC_APPEND_FLAGS": base.get("NVCC_APPEND_FLAGS", "-allow-unsupported-compiler"),
         "LD_LIBRARY_PATH": os.pathsep.join([*search, *inherited]),
     }
-
-
-def _nccl_home(environment: Environment) -> Path:
-    """Return a folder with links to NVIDIA's NCCL wheel under the names that CMake looks for: it has no libnccl.so."""
-    wheel, home = environment.site_packages / "nvidia" / "nccl", environment.folder / "nccl"
-    link(home / "include", wheel / "include")
-    link(home / "lib" / "libnccl.so", wheel / "lib" / "libnccl.so.2")
-    return home
 
 
 def _stub_folder(toolkit: Path, environment: Environment) -> list[str]:

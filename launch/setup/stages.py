@@ -36,9 +36,9 @@ def make_stages(kind: Kind, extras: Collection[str] = ()) -> list[Stage]:
     downloads_GB, disk_GB = _TORCH_GB[kind.variant]
     torch = f"pinned wheels: PyTorch ({kind.variant}), up to {downloads_GB} GB of downloads"
     if main == "torch":
-        wheels, last = [Stage("torch", torch, _pins(lock), disk_GB * GB, _install_torch)], []
+        wheels, last = [Stage("torch", torch, _pins(lock), disk_GB * GB, _install_torch)], list[Stage]()
     else:
-        wheels, last = _mxnet_stages(kind.variant), [_horovod_stage(kind.variant)]
+        wheels, last = _mxnet_stages(kind.variant)
     if added:  # PyTorch comes last beside MXNet, because its setuptools are too new for Horovod's build.
         last.append(Stage("torch", torch, _pins("torch"), disk_GB * GB, _add_torch))
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -51,22 +51,20 @@ def make_stages(kind: Kind, extras: Collection[str] = ()) -> list[Stage]:
     ]  # fmt: skip
 
 
-def _mxnet_stages(variant: Variant) -> list[Stage]:
+def _mxnet_stages(variant: Variant) -> tuple[list[Stage], list[Stage]]:
+    """Return the stages before the extras, and the one after them."""
     size, disk_GB = ("2 GB", (8, 2)) if variant == "gpu" else ("about 100 MB", (1, 2))
     title = f"pinned wheels: MXNet ({variant}) and what it links, {size} of downloads"
     others = "pinned wheels: DALI and others, about 500 MB of downloads"
-    return [
+    wheels = [
         Stage("mxnet", title, _pins("mxnet"), disk_GB[0] * GB, _install_mxnet),
         Stage("wheels", others, _pins("mxnet"), disk_GB[1] * GB, _install_wheels),
     ]
-
-
-def _horovod_stage(variant: Variant) -> Stage:
     parts = ["Gloo", *(["NCCL"] if variant == "gpu" else [])]
     mxnet = "mxnet-cu112" if variant == "gpu" else "mxnet"
     built_from = [HOROVOD.version, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
     title = f"Horovod for MXNet with {', '.join(parts)}, and MPI where it is: compiled here, about 3 minutes"
-    return Stage("horovod", title, digest(built_from), GB, _build_horovod)
+    return wheels, [Stage("horovod", title, digest(built_from), GB, _build_horovod)]
 
 
 def _pins(lock: Lock) -> str:
