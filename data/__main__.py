@@ -63,35 +63,6 @@ exit status: 0 done, 1 --verify or --check found something, 2 wrong input or a f
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``prepare`` and return the exit status, see `configs.arguments.exit_status`."""
-    return exit_status(lambda: _run(parse(_parser(), argparse.Namespace, arguments)))
-
-
-def _run(options: argparse.Namespace) -> int:
-    given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
-    names = [name for name in (options.source, options.dest) if name is not None]
-    if options.verify is not None:
-        if names or given or options.check is not None or options.no_decode or options.skip_bad or options.in_place:
-            raise UserError("--verify takes one folder and --workers, nothing else; see ./run.sh prepare --help")
-        return _verify(options.verify, options.workers)
-    if options.check is not None:
-        if names or options.skip_bad or options.in_place:
-            told = "--check takes one source, no DEST, no --skip-bad and no --in-place; see ./run.sh prepare --help"
-            raise UserError(told)
-        return _check(_source(options.check, given), options)
-    if not options.source or options.dest is None:
-        raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
-    if options.in_place and (options.size or options.quality is not None):
-        raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
-    for ending in ending_signals():  # As Ctrl-C does, they leave nothing behind.
-        signal.signal(ending, lambda number, _: sys.exit(128 + number))
-    try:
-        start = time.monotonic()
-        return _prepare(_source(options.source, given | {"in_place": options.in_place}), options, start)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("nothing was left behind") from None
-
-
-def _parser() -> Parser:
     parser = Parser(
         prog="./run.sh prepare",
         usage=_USAGE,
@@ -121,7 +92,32 @@ def _parser() -> Parser:
     told = "share of each class that is held out, where the source has no evaluation part (default: 20)"
     add("--eval-share", metavar="PERCENT", type=whole_number(1, 90), help=told)
     add("--labels", metavar="CSV", type=Path, help="table of class -> labels (class,label|label)")
-    return parser
+    return exit_status(lambda: _run(parse(parser, argparse.Namespace, arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    names = [name for name in (options.source, options.dest) if name is not None]
+    if options.verify is not None:
+        if names or given or options.check is not None or options.no_decode or options.skip_bad or options.in_place:
+            raise UserError("--verify takes one folder and --workers, nothing else; see ./run.sh prepare --help")
+        return _verify(options.verify, options.workers)
+    if options.check is not None:
+        if names or options.skip_bad or options.in_place:
+            told = "--check takes one source, no DEST, no --skip-bad and no --in-place; see ./run.sh prepare --help"
+            raise UserError(told)
+        return _check(_source(options.check, given), options)
+    if not options.source or options.dest is None:
+        raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
+    if options.in_place and (options.size or options.quality is not None):
+        raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
+    for ending in ending_signals():  # As Ctrl-C does, they leave nothing behind.
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
+    try:
+        start = time.monotonic()
+        return _prepare(_source(options.source, given | {"in_place": options.in_place}), options, start)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("nothing was left behind") from None
 
 
 def _sources_text() -> str:

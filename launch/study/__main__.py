@@ -34,11 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status, see `configs.arguments.exit_status`; also 1 for a cell that failed, and 128 + n if signal n
         stopped a run.
     """
-    parser = Parser(
-        prog="./run.sh sweep",
-        description=__doc__,
-        epilog=_EPILOG,
-    )
+    parser = Parser(prog="./run.sh sweep", description=__doc__, epilog=_EPILOG)
     parser.add_argument("study", metavar="STUDY", help="a name in configs/studies or a YAML file")
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their states")
     parser.add_argument("--runs", metavar="DIR", type=Path, help="folder of the runs (default: runs/STUDY)")

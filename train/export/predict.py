@@ -38,11 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     1 if some of the images could not be read, 2 if none could; otherwise see `configs.arguments.exit_status`.
     """
-    parser = Parser(
-        prog="./run.sh predict",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+    parser = Parser(prog="./run.sh predict", description=__doc__, epilog=_EXAMPLES)
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run, or of an export (./run.sh export)")
     parser.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="JPEG or PNG files, and folders of them")
     parser.add_argument("--top", metavar="K", type=int, default=3, help="classes to name per image (default: 3)")

@@ -116,11 +116,7 @@ def _flag(name: str) -> str:
 
 def make_parser() -> Parser:
     """Return the parser of ``./run.sh simulate``; `configs.arguments.parse` makes `Options` by it."""
-    parser = Parser(
-        prog="./run.sh simulate",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
+    parser = Parser(prog="./run.sh simulate", description=_DESCRIPTION, epilog=_EXAMPLES)
     add_recipe(parser, is_optional=True)
     add_place(parser)
     return parser
