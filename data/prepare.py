@@ -117,8 +117,10 @@ def prepare(
     wanted = SourceManifest(kind=source.kind, description=shown(source.description), fingerprint=source.fingerprint)
     if exists(destination):
         return _load_same(destination, source, wanted, seed), True
-    if source.place is None:
-        _require_space(source, destination)
+    parent = next(each for each in destination.absolute().parents if exists(each))
+    if source.place is None and is_folder(parent):
+        needed = source.train.kept_bytes + source.eval.kept_bytes  # What JPEGs will take is not known before.
+        require_space(parent, needed, f"the data set {destination.name}", "or name a folder on another disk")
     fill = _pack_splits if source.place is None else _place_splits
     try:
         with partial_folder(destination.parent, f".{destination.name}.partial-") as folder:
@@ -177,14 +179,6 @@ def _class_counts(source: Source, name: SplitName) -> list[int]:
     labels = np.asarray(source.split(name).labels)
     counts = np.bincount(labels, minlength=len(source.class_names)) if labels.ndim == 1 else labels.sum(axis=0)
     return counts.tolist()  # type: ignore[no-any-return]
-
-
-def _require_space(source: Source, destination: Path) -> None:
-    """Raise if the disk has no room for files that are packed as they are; what JPEGs will take is not known before."""
-    parent = next(each for each in destination.absolute().parents if exists(each))
-    if is_folder(parent):
-        needed = source.train.kept_bytes + source.eval.kept_bytes
-        require_space(parent, needed, f"the data set {destination.name}", "or name a folder on another disk")
 
 
 def _load_same(destination: Path, source: Source, wanted: SourceManifest, seed: int) -> Manifest:

@@ -40,7 +40,9 @@ def check_dataset(
     Raises:
         UserError: The check failed; the text ends with the command that makes the data set.
     """
-    command = _packing_command(folder, data, num_classes)
+    command = f"./run.sh prepare {shlex.join(packing_words(data, num_classes, folder))}"
+    if data.source not in BUILT_IN_SOURCES:
+        command += f", where FOLDER has {layout_of(data.source)}"
     remedy = f"move it away and run {command}"
     if not exists(folder):
         moved = f"if it lies elsewhere, set cluster.paths.data to the folder that holds {folder.name}"
@@ -82,13 +84,6 @@ def check_dataset(
             f"no ROC-AUC; mend the evaluation table, then {remedy}"
         )
     return manifest
-
-
-def _packing_command(folder: Path, data: Data, num_classes: int) -> str:
-    """Return the command that makes the data set of a recipe."""
-    assert data.source != "synthetic"
-    command = f"./run.sh prepare {shlex.join(packing_words(data, num_classes, folder))}"
-    return command if data.source in BUILT_IN_SOURCES else f"{command}, where FOLDER has {layout_of(data.source)}"
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:

@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, small JSON files that may be damaged, and disks in trouble in one line."""
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -111,6 +112,11 @@ def read_object(path: Path, remedy: str | None = None) -> dict[str, Any]:
         helps = _DAMAGED if os.path.lexists(path) else "give the folder of a run of this program"
         raise UserError(f"{path}: cannot be read ({reason}); {remedy or helps}") from None
     return tree
+
+
+def digest_of(file: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    return hashlib.sha256(read_bytes(file)).hexdigest()
 
 
 def _refuse_constant(word: str) -> None:

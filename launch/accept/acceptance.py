@@ -60,11 +60,12 @@ def accept(options: Options) -> int:
     with _out_folder(options, cluster) as out:
         evidence = _ask(options, recipe, cluster, out)
         checks, figures = judge(replace(evidence, baseline=baseline))
+        commits = ((rank.machine.environment.get("git") or {}).get("commit") for rank in evidence.ranks if rank.machine)
         acceptance = Acceptance(
             time=datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
             cluster=cluster.name,
             recipe=recipe.name,
-            commit=_commit(evidence.ranks),
+            commit=next(commits, None),
             rehearsal=cluster.rehearsal is not None,
             nodes=nodes_of(checks, evidence.ranks or evidence.alone),
             checks=checks,
@@ -193,12 +194,6 @@ def _read_baseline(path: Path, cluster: Cluster) -> Figures:
             "machine"
         )
     return checked(Figures, json.dumps(document["figures"]), str(path))
-
-
-def _commit(ranks: Sequence[RankFacts]) -> str | None:
-    """Return the program's commit as the first machine reports it."""
-    commits = [(rank.machine.environment.get("git") or {}).get("commit") for rank in ranks if rank.machine]
-    return next(iter(commits), None)
 
 
 def _write(acceptance: Acceptance, evidence: Evidence, out: Path, baseline: Path | None) -> None:

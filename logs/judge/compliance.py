@@ -4,7 +4,6 @@ The checker runs in a process of its own (0.14 s, two-core machine, 2026-11), be
 keeps its queue of rules in a module. Nothing of the checker is imported.
 """
 
-import hashlib
 import json
 import os
 import subprocess
@@ -16,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError, near
-from configs.reading import is_file, read_bytes
+from configs.reading import is_file
 from configs.schema import Recipe
-from logs.disk import dispensable, read_as, write_json
+from logs.disk import digest_of, dispensable, read_as, write_json
 from logs.folder import VERDICT_FILE, Summary
 from logs.judge.complaints import complaints_of, explain_crash
 from logs.mlperf import RESULT_FILES, event_of
@@ -117,11 +116,6 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
     crash = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}, and no message"])[-1]
     complaints = list(complaints_of(words))
     return verdict(*(complaints or [explain_crash(crash)]))
-
-
-def digest_of(log: Path) -> str:
-    """Return the SHA-256 of a log, in hexadecimal digits."""
-    return hashlib.sha256(read_bytes(log)).hexdigest()
 
 
 def read_verdicts(run_folder: Path) -> list[Verdict]:

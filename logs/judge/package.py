@@ -14,10 +14,9 @@ from configs.errors import UserError
 from configs.load import ROOT
 from configs.lock import partial_folder
 from configs.registry import INVENTED_SOURCES
-from logs.disk import explain_disk_errors, write_json
+from logs.disk import digest_of, explain_disk_errors, write_json
 from logs.environment import git_command, read_environment
 from logs.folder import SUMMARY_FILE, RunFolder
-from logs.judge.compliance import digest_of
 from logs.judge.evidence import problem_of
 from logs.judge.official import RULESET, ToolFinding, judge_package
 from logs.judge.system import describe, read_fields

@@ -62,7 +62,7 @@ def report(
         return _as_json(runs)
     if plot:
         return _draw(runs, plot)
-    text = _as_csv(runs) if csv else render(runs)
+    text = csv_text(_points(runs), ("run", "curve", "epoch", "seconds", "value")) if csv else render(runs)
     write_text(file, text, makes_folder=True)
     return str(file)
 
@@ -85,17 +85,12 @@ def _draw(runs: Sequence[ReportedRun], file: Path) -> str:
     return str(file)
 
 
-def _as_csv(runs: Sequence[ReportedRun]) -> str:
-    rows = [(run.name, *point) for run in runs for point in _points(run)]
-    return csv_text(rows, ("run", "curve", "epoch", "seconds", "value"))
-
-
-def _points(run: ReportedRun) -> Iterator[tuple[str, float | None, float | None, float]]:
-    """Yield (curve, epoch, seconds since run_start, value) of each point whose value is a finite number."""
-    for curve, points in run.curves.items():
+def _points(runs: Sequence[ReportedRun]) -> Iterator[tuple[str, str, float | None, float | None, float]]:
+    """Yield (run, curve, epoch, seconds since run_start, value) of each point whose value is a finite number."""
+    for name, curve, points in ((run.name, *each) for run in runs for each in run.curves.items()):
         for epoch, seconds, value in points:
             if (number := to_number(value)) is not None:
-                yield curve, to_number(epoch), to_number(seconds), number
+                yield name, curve, to_number(epoch), to_number(seconds), number
 
 
 def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from configs.load import ROOT, dump, load_cluster, load_recipe
 from configs.schema import Recipe
-from logs.disk import write_json
-from logs.judge.compliance import Verdict, digest_of
+from logs.disk import digest_of, write_json
+from logs.judge.compliance import Verdict
 from logs.mlperf import RESULT_FILES
 from tests.programs import run_program
 

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
 from configs.ideas import IDEAS
-from configs.reading import is_file, read_bytes
+from configs.reading import is_file
 from configs.schema import Recipe
 from data.manifest import Manifest
-from logs.disk import read_object
+from logs.disk import digest_of, read_object
 from train.engine.onnx_graph import INPUT, OPSET, OUTPUT
 
 DESCRIPTION_FILE = "network.json"
@@ -44,7 +43,7 @@ def describe(
         "recipe": recipe.name,
         "checkpoint": checkpoint,
         "onnx": onnx_file
-        and {"file": onnx_file.name, "sha256": _sha256(onnx_file), "opset": OPSET, "input": INPUT, "output": OUTPUT},
+        and {"file": onnx_file.name, "sha256": digest_of(onnx_file), "opset": OPSET, "input": INPUT, "output": OUTPUT},
         "input": ["N", model.input_channels, model.image_size, model.image_size],
         "layout": "NCHW",
         "dtype": "float32",
@@ -79,10 +78,6 @@ def describe(
     }
 
 
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(read_bytes(file)).hexdigest()
-
-
 def read_description(folder: Path) -> dict[str, Any]:
     """Return the content of ``network.json`` in an export.
 
@@ -96,6 +91,6 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path}: comes from another version of this program; export the network again")
     if onnx := found["onnx"]:
         file = folder / onnx["file"]
-        if not is_file(file) or onnx.get("sha256") not in {None, _sha256(file)}:  # older versions kept no checksum
+        if not is_file(file) or onnx.get("sha256") not in {None, digest_of(file)}:  # older versions kept no checksum
             raise UserError(f"{file}: damaged, or of another export; export the network again")
     return found

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from logs.__main__ import main
+from logs.disk import digest_of
 from logs.judge import compliance
 from logs.judge.compliance import (
-    digest_of,
     find_logs,
     judge,
     read_verdicts,
