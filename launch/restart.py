@@ -62,15 +62,10 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     if reason is not None:
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
         return False
-    number = sum(each.outcome == "failed" for each in since_hand(folder.attempts.read()))
-    message = f"{cause['message']}; restart {number} of at most {limit}{_without_hosts(folder, hosts)}"
+    attempts, how_often = folder.attempts.read(), " twice" if ANY_HOST in hosts else ""
+    number, left_out = sum(each.outcome == "failed" for each in since_hand(attempts)), attempts[-1].leaves_out
+    without = f", without {', '.join(left_out)}, which failed{how_often}" if left_out else ""
+    message = f"{cause['message']}; restart {number} of at most {limit}{without}"
     sys.stderr.write(f"failed: {message}\n")
     notify(folder, "restart", message)
     return True
-
-
-def _without_hosts(folder: RunFolder, hosts: Sequence[str]) -> str:
-    """Return what is said of hosts that failed and are left out."""
-    left_out = folder.attempts.read()[-1].leaves_out
-    how_often = " twice" if ANY_HOST in hosts else ""
-    return f", without {', '.join(left_out)}, which failed{how_often}" if left_out else ""

@@ -29,7 +29,7 @@ def main(names: Sequence[str]) -> None:
     pynvml.nvmlInit()
     gpus = [_reported(_find, name) for name in names]
     for _ in sys.stdin:
-        answers = [[_reported(ask, gpu) for gpu in gpus] for ask in (_share, _used_bytes, _joules)]
+        answers = [[_reported(ask, gpu) for gpu in gpus] for ask in _ASKED]
         sys.stdout.write(json.dumps(answers) + "\n")
 
 
@@ -50,16 +50,12 @@ def _find(name: str) -> Any:
     return pynvml.nvmlDeviceGetHandleByUUID(name) if found is None else found
 
 
-def _share(gpu: Any) -> float:
-    return float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu) / 100
-
-
-def _used_bytes(gpu: Any) -> int:
-    return int(pynvml.nvmlDeviceGetMemoryInfo(gpu).used)
-
-
-def _joules(gpu: Any) -> float:
-    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
+_ASKED: Sequence[Callable[[Any], float]] = (
+    lambda gpu: float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu) / 100,
+    lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu).used),
+    lambda gpu: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000,
+)
+"""What is asked of each GPU, in the order of the lists that `main` writes."""
 
 
 if __name__ == "__main__":

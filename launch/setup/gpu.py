@@ -98,7 +98,7 @@ class GpuNeeds:
 
     def run_on(self, driver: str) -> bool:
         """Return whether a driver of this version runs the wheel's CUDA; a version that says nothing counts as new."""
-        number = driver_number(driver)
+        number = version_numbers(driver)
         return number is None or number >= self.oldest_driver
 
 
@@ -165,7 +165,7 @@ def search_gpus() -> tuple[Sequence[Gpu], str]:
         rows = [line.rsplit(", ", len(fields) - 1) for line in output.splitlines()]
         found = [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
         if status == 0 and found:
-            capabilities = (driver_number(row.get("compute_cap", "")) or capability_of(row["name"]) for row in found)
+            capabilities = (version_numbers(row.get("compute_cap", "")) or capability_of(row["name"]) for row in found)
             described = zip(found, capabilities, strict=True)
             return [Gpu(row["name"], capability, row["driver_version"]) for row, capability in described], ""
     return [], (output.strip().splitlines() or [f"exit status {status}, no output"])[0]
@@ -187,7 +187,7 @@ def capability_of(name: str) -> tuple[int, int] | None:
     return found[0] if len(found) == 1 else None
 
 
-def driver_number(version: str) -> tuple[int, int] | None:
+def version_numbers(version: str) -> tuple[int, int] | None:
     """Return the first two numbers of a version, for example (535, 104); None if the version has none."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None

@@ -16,6 +16,7 @@ from typing import Any
 
 from configs.errors import UserError
 from launch.setup.child import StageError
+from launch.setup.gpu import version_numbers
 from launch.setup.layout import CURRENT, EXTRAS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Kind
 from launch.setup.probes import libraries
 from launch.setup.probes.libraries import IMPORTED, REQUIRED
@@ -99,7 +100,7 @@ def _problems(found: dict[str, Any], engine: Engine) -> list[str]:
     if not (3, 10) <= tuple(version) <= newest:
         problems.append(f"it is Python {version[0]}.{version[1]}, and this program needs 3.10 to 3.{newest[1]}")
     for title, oldest in _OLDEST.items():
-        if title in found and _number(found[title][0]) < oldest:
+        if title in found and (version_numbers(found[title][0]) or (0, 0)) < oldest:
             problems.append(f"{title} is {found[title][0]}, and this program needs {oldest[0]}.{oldest[1]} or later")
     wanted = "nccl" if found.get("has_cuda") else "gloo"
     if "parts" in found and wanted not in found["parts"]:
@@ -107,11 +108,6 @@ def _problems(found: dict[str, Any], engine: Engine) -> list[str]:
         library = "Horovod" if engine == "mxnet" else "torch.distributed"
         problems.append(f"{library} was built with {built}, and this program needs {wanted} here")
     return problems
-
-
-def _number(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version."""
-    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:2])
 
 
 def stages_over_base(kind: Kind, extras: Collection[str]) -> list[Stage]:

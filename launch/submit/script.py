@@ -5,7 +5,6 @@ A template sees the job (``spec``), the cluster, and ``asked``, the cluster's bl
 
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -85,19 +84,9 @@ def quote(path: Path | str) -> str:
     return f"'{word}'" if is_suspicious and shlex.quote(word) == word else shlex.quote(word)
 
 
-def _array(words: Sequence[str], name: str) -> str:
-    """Return the shell's array of quoted words."""
-    return f"{name}=({' '.join(words)})"
-
-
 def _lines(text: str) -> str:
     """Return the lines of a text, without those that are empty: directives whose value a cluster file does not give."""
     return "".join(f"{line}\n" for line in text.split("\n") if line)
-
-
-def _clock_time(seconds: int) -> str:
-    """Return a duration as hours, minutes and seconds: 3600 is ``01:00:00``."""
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def _directive_path(path: Path) -> Path:
@@ -130,8 +119,8 @@ _TEMPLATES = Environment(
     comment_end_string="*}",
 )
 _TEMPLATES.filters |= {
-    "array": _array,
-    "clock_time": _clock_time,
+    "array": lambda quoted, name: f"{name}=({' '.join(quoted)})",
+    "clock_time": lambda seconds: f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}",
     "directive_path": _directive_path,
     "label": _label,
     "lines": _lines,

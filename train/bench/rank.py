@@ -13,18 +13,6 @@ import sys
 from importlib import import_module
 from typing import Any
 
-
-def _clean() -> None:
-    """Free what a case leaves: a network, its steps and its graphs refer to each other."""
-    gc.collect()
-    torch: Any = sys.modules.get("torch")
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
-    if torch and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
 if __name__ == "__main__":
     (module, _, name), task = sys.argv[1].partition("."), json.loads(sys.argv[2])
     main = getattr(import_module(f"train.bench.programs.{module}"), name or "main")
@@ -32,4 +20,10 @@ if __name__ == "__main__":
         main(**task)
     for title, case in task.get("cases", {}).items():
         main(title=title, **case)
-        _clean()
+        gc.collect()  # A network, its steps and its graphs refer to each other.
+        torch: Any = sys.modules.get("torch")
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.reset()
+        if torch and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
