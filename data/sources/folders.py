@@ -12,6 +12,7 @@ sets the quality of scaled JPEGs.
 
 import hashlib
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,7 +96,9 @@ def _read_layout(
     problems += [f"{layout.train}: {name}: a class folder without an image; fill or remove it" for name in listed.empty]
     if listed.is_flat:
         raise UserError(f"{layout.train}: its images lie in no class folders; unpack it, and sort them by class")
-    if layout.train == folder and set(PARTS).issuperset(map(str.casefold, names)):
+    # As train2017 and test_images are called; a class may be called so beside others.
+    words = {re.split(r"[\d_]", name.casefold())[0] for name in names}
+    if layout.train == folder and words <= {*PARTS, "testing", "unlabeled"}:
         problems.append(f"{folder}: images lie directly in {name_some(names)}; move them into a folder for each class")
     elif len(names) == 1:
         problems.append(f"{layout.train}: one class ({names[0]}), allowed: at least two; add the folder of another one")

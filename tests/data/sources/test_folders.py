@@ -277,7 +277,7 @@ def test_a_folder_of_the_wrong_level_is_refused_with_what_is_allowed(
     ("names", "problem"),
     [
         (["a/1.jpg", "a/2.jpg"], ": one class (a), allowed: at least two; add the folder of another one"),
-        (["train/1.jpg", "val/2.jpg"], ": images lie directly in train, val; move them into a folder for each class"),
+        (["train/1.jpg", "val1/2.jpg"], ": images lie directly in train, val1; move them into a folder for each class"),
     ],
 )
 def test_images_that_make_no_classes_are_a_problem(tmp_path: Path, names: list[str], problem: str) -> None:
