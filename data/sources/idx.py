@@ -43,7 +43,7 @@ def open_source(name: str, settings: Settings) -> Source:
     """See `SourceModule`."""
     folder = Path(name)
     arrays = {
-        split: _take_first(*_read_split(folder, stem), count)
+        split: _read_split(folder, stem, count)
         for split, stem, count in (("train", "train", settings.train), ("eval", "t10k", settings.eval))
     }
     quality = settings.quality or DEFAULT_QUALITY
@@ -64,12 +64,6 @@ def open_source(name: str, settings: Settings) -> Source:
         problems=tuple(problems_of_labels(folder, trained, labels[1])),
     )
     return source if settings.labels is None else _with_labels(source, folder, settings.labels)
-
-
-def _take_first(images: Pixels, labels: Pixels, count: int | None) -> tuple[Pixels, Pixels]:
-    """Return the first ``count`` images, beginning anew where there are fewer; if None, all of them once."""
-    taken = np.arange(len(labels) if count is None else count) % len(labels)
-    return images[taken], labels[taken]
 
 
 def _with_labels(source: Source, folder: Path, path: Path) -> Source:
@@ -97,8 +91,10 @@ def _with_labels(source: Source, folder: Path, path: Path) -> Source:
     )
 
 
-def _read_split(folder: Path, stem: str) -> tuple[Pixels, Pixels]:
+def _read_split(folder: Path, stem: str, count: int | None) -> tuple[Pixels, Pixels]:
     """Return images [N, H, W] and labels [N] of ``train`` or ``t10k``, both uint8.
+
+    The first ``count`` of them are taken, beginning anew where there are fewer; if it is None, all of them once.
 
     Raises:
         UserError: A file is missing, truncated or of another kind, or the two do not match.
@@ -109,7 +105,8 @@ def _read_split(folder: Path, stem: str) -> tuple[Pixels, Pixels]:
         found = " x ".join(map(str, images.shape[1:]))
         counts = f"{len(images):,} images of {found} px, {len(labels):,} labels"
         raise UserError(f"{folder}: {stem} has {counts}; fetch the files again")
-    return images, labels
+    taken = np.arange(len(labels) if count is None else count) % len(labels)
+    return images[taken], labels[taken]
 
 
 def _read(folder: Path, stem: str, dimensions: int) -> Pixels:

@@ -48,20 +48,15 @@ def list_tar(path: Path) -> Listing:
         f"not image files ({', '.join(SUFFIXES)})": refused,
         "class names that are not UTF-8": [shown(name) for name in names if not is_utf8(name)],
         "images beside class folders": [shown(image.name) for image in images if not image.class_name and names[1:]],
-        "images that are there twice": [shown(name) for name in _twice(images)],
+        "images that are there twice": [
+            shown(str(PurePosixPath(*one[:2]))) for one, other in pairwise(images) if one[:2] == other[:2]
+        ],
     }
     problems = [
         f"{path}: {what}: {name_some(which)}; unpack it and mend that" for what, which in found.items() if which
     ]
     problems += [f"{path}: {each}" for each in alike_in_print(names)]
     return Listing(counted(len(names), "class", "classes"), tuple(names), images, problems)
-
-
-def _twice(images: list[ListedImage]) -> Iterator[str]:
-    """Yield the path of each image in a sorted list that is followed by another one of its name."""
-    for one, other in pairwise(images):
-        if one[:2] == other[:2] and isinstance(one.file, TarMember):
-            yield one.file.name
 
 
 def members(path: Path, *, is_shown: bool = True) -> Iterator[tuple[str, tarfile.TarInfo]]:
