@@ -4,9 +4,10 @@ A file may be of this program or of others: its content says what it is, not its
 """
 
 import logging
+import math
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from configs.schema import Cluster, Recipe
 from logs.checkpoints import read
 from train.checkpoint import evaluated_weights
 from train.engine.mxnet_file import PARAMS, read_mxnet
-from train.engine.pytorch_file import LEGACY, read_pytorch
+from train.engine.pytorch_file import LEGACY, bfloat16_as_float32, read_pytorch
 from train.networks.arch import Network, network_of
 from train.networks.torchvision_names import ANCHORS, torchvision_names
 
@@ -33,8 +34,6 @@ _COUNT = "num_batches_tracked"
 _HEAD_BYTES = 512
 
 _GIVE = "give a .ckpt, .onnx, .safetensors, .npz, .pth or .params file"
-
-Read = Callable[[Path], dict[str, np.ndarray]]
 
 
 def load_parameters(path: Path, network: Network, drawn: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -58,7 +57,7 @@ def load_parameters(path: Path, network: Network, drawn: Mapping[str, np.ndarray
         raise UserError(f"model.parameters: no file {path}; {give}; relative paths start in cluster.paths.data")
     last = network.layers[-1]
     classifier = set() if last.is_frozen else {each.name for each in last.parameters}
-    wanted, found = network.tensor_shapes, _unwrapped(path, _read(path))
+    wanted, found = network.tensor_shapes, _unwrapped(path, _read(path), (*ANCHORS, next(iter(network.tensor_shapes))))
     names = _names_in(found, network)
     shapes = {name: each.shape for name, each in found.items()}
     differing = [name for name, shape in wanted.items() if shapes.get(names[name]) != shape]
@@ -74,7 +73,9 @@ def load_parameters(path: Path, network: Network, drawn: Mapping[str, np.ndarray
         raise UserError(f"{path}: not the parameters of {network.name}: {told}; only the classifier may differ")
     new = sorted(classifier) if differing else []
     if whole := [names[name] for name in wanted if name not in new and found[names[name]].dtype.kind in "iub"]:
-        raise UserError(f"{path}: holds whole numbers: {_some(whole)}; give the weights before they were quantised")
+        raise UserError(
+            f"{path}: holds whole numbers or 8-bit floats: {_some(whole)}; give the weights before they were quantised"
+        )
     taken = {name: found[names[name]].astype(np.float32) for name in wanted if name not in new}
     if bad := [names[name] for name, each in taken.items() if not np.isfinite(each).all()]:
         raise UserError(f"{path}: holds NaN or infinities: {_some(bad)}; give weights of a run that did not diverge")
@@ -94,8 +95,8 @@ def require_parameters(recipe: Recipe, cluster: Cluster) -> None:
         load_parameters(path, network_of(recipe.model), {})
 
 
-def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the real arrays of a file, but counts of batches, without what wraps a network of torchvision's names.
+def _unwrapped(path: Path, found: Mapping[str, np.ndarray], anchors: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the real arrays of a file, but counts of batches, without what wraps a network, by first tensors' names.
 
     That is a prefix such as ``module.`` or Lightning's ``model.``, beside which there may be tensors of a loss, and the
     ``_orig_mod.`` of what `torch.compile` has compiled.
@@ -109,7 +110,7 @@ def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         for name, each in found.items()
         if not name.endswith(_COUNT) and np.can_cast(each.dtype, np.float64, "same_kind")
     }
-    prefixes = [name.removesuffix(each) for each in ANCHORS for name in weights if f".{name}".endswith(f".{each}")]
+    prefixes = [name.removesuffix(each) for each in anchors for name in weights if f".{name}".endswith(f".{each}")]
     if len(prefixes) > 1:
         several = printable(", ".join(each or "without a prefix" for each in prefixes))
         raise UserError(f"{path}: holds several networks ({several}); save the state_dict() of one of them")
@@ -156,7 +157,7 @@ def _some(differences: Sequence[str]) -> str:
 def _read(path: Path) -> dict[str, np.ndarray]:
     """Read a file of weights, by its content, not by its ending."""
     try:
-        return patiently(path, lambda: _reader(path)(path))
+        return patiently(path, lambda: _content(path))
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 (what is raised depends on the content)
@@ -165,39 +166,32 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: is damaged, cut short or of another format ({reason}); {remedy}") from None
 
 
-def _reader(path: Path) -> Read:
+def _content(path: Path) -> dict[str, np.ndarray]:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if not any(head) or not any(byte < ord(" ") and byte not in b"\t\r\n" for byte in head):
         kind = "a text, for example a page that tells of an error" if any(head) else "empty"
         raise UserError(f"{path}: is {kind}, not a file of weights; copy or download it again")
     if head.startswith(LEGACY):
-        return read_pytorch
+        return read_pytorch(path)
     if head.startswith(PARAMS):
-        return read_mxnet
+        return read_mxnet(path)
     if head[8:9] == b"{":
-        return _read_safetensors
+        return _read_safetensors(path)
     if head.startswith(b"PK"):
-        return _archive_reader(path)
+        return _read_archive(path)
     if path.suffix == ".onnx":  # which has no mark of its own
-        return _read_onnx
+        return _read_onnx(path)
     raise UserError(f"{path}: is no file of weights that this program knows; {_GIVE}")
 
 
-def _archive_reader(path: Path) -> Read:
-    if path.suffix == ".ckpt" and not zipfile.is_zipfile(path):
-        return _read_checkpoint  # which says more
-    with zipfile.ZipFile(path) as archive:
-        if not any(name.endswith(".npy") for name in archive.namelist()):
-            return read_pytorch
-    return _read_checkpoint if path.suffix == ".ckpt" else _read_arrays
-
-
-def _read_checkpoint(path: Path) -> dict[str, np.ndarray]:
-    return evaluated_weights(read(path))
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_archive(path: Path) -> dict[str, np.ndarray]:
+    if zipfile.is_zipfile(path):  # Of a checkpoint that is none, its reader says more.
+        with zipfile.ZipFile(path) as archive:
+            if not any(name.endswith(".npy") for name in archive.namelist()):
+                return read_pytorch(path)
+    if path.suffix == ".ckpt":
+        return evaluated_weights(read(path))
     # NumPy does not close an archive that is damaged, if it has opened the file itself.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
@@ -211,7 +205,14 @@ def _read_onnx(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load_file  # noqa: PLC0415 (few runs need it)
+    import safetensors  # noqa: PLC0415 (few runs need it)
 
-    arrays: dict[str, np.ndarray] = load_file(path)
-    return arrays
+    views: Any = safetensors.deserialize
+    return {name: _array(**view) for name, view in views(path.read_bytes())}
+
+
+def _array(dtype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+    """Return a tensor of a safetensors file; of a type that NumPy lacks, its bits as whole numbers."""
+    raw = bfloat16_as_float32(data) if dtype == "BF16" else data
+    kind = "f" if dtype in ("F64", "F32", "F16", "BF16") else "u"
+    return np.frombuffer(raw, f"<{kind}{len(raw) // (math.prod(shape) or 1) or 1}").reshape(shape)

@@ -32,11 +32,16 @@ _HOLDERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "mo
 _NUMBERS = {
     "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
     "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "|i1", "ByteStorage": "|u1",
-    "BoolStorage": "|b1",
+    "BoolStorage": "|b1", "UntypedStorage": "|u1",
 }  # fmt: skip
-"""Name of a storage's class -> type of the numbers; NumPy lacks bfloat16, the upper half of a float32."""
+"""Name of a storage's class -> type of the numbers; an untyped one has those of 8 bits, which NumPy lacks."""
 
 _SAVE = "save model.state_dict() by torch.save"
+
+
+def bfloat16_as_float32(raw: bytes) -> bytes:
+    """Return numbers of bfloat16, the upper half of a float32, which NumPy lacks."""
+    return (np.frombuffer(raw, "<u2").astype("<u4") << 16).tobytes()
 
 
 class _Storage(NamedTuple):
@@ -56,7 +61,7 @@ class _Tensor(NamedTuple):
         if not raw and 0 not in self.shape:
             raise ValueError("a storage is empty")
         if self.storage.kind == "BFloat16Storage":
-            raw, number = (np.frombuffer(raw, number).astype("<u4") << 16).tobytes(), np.dtype("<f4")
+            raw, number = bfloat16_as_float32(raw), np.dtype("<f4")
         strides = [each * number.itemsize for each in self.strides]
         return np.ndarray(self.shape, number, raw, self.offset * number.itemsize, strides).copy()
 
@@ -99,7 +104,9 @@ class _Unpickler(pickle.Unpickler):
             return _rebuilt
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return lambda tensor, *_: tensor
-        if module == "torch" and name in _NUMBERS:
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v3"):  # with a type that a storage of torch 1 lacks
+            return lambda *words: _rebuilt(*words[:6])
+        if module in ("torch", "torch.storage") and name in _NUMBERS:
             return name
         return type(name, (_Passed,), {"__module__": module})
 

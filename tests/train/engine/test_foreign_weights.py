@@ -18,6 +18,8 @@ from train.engine.parameters import load_parameters
 from train.networks.arch import build_network
 
 torch = pytest.importorskip("torch")
+from safetensors.torch import save_file
+
 from tests.torch_mobilenet import MobileNet
 from tests.torch_resnets import ResNet
 
@@ -114,10 +116,11 @@ def test_numbers_of_other_types_and_orders_of_memory_are_the_same_numbers(
     other = {k: each.to(memory_format=torch.channels_last) if each.ndim == 4 else each for k, each in other.items()}
     other["fc.weight"] = torch.stack([torch.zeros_like(other["fc.weight"]), other["fc.weight"]])[1]
     torch.save(other, tmp_path / "a.pth")
-    loaded = _load(tmp_path / "a.pth")
-    for name, values in weights.items():
-        rounded = torch.from_numpy(values).to(getattr(torch, kind)).float().numpy()
-        np.testing.assert_array_equal(loaded[name], rounded, name)
+    save_file({name: each.contiguous() for name, each in other.items()}, tmp_path / "a.safetensors")
+    for loaded in map(_load, (tmp_path / "a.pth", tmp_path / "a.safetensors")):
+        for name, values in weights.items():
+            rounded = torch.from_numpy(values).to(getattr(torch, kind)).float().numpy()
+            np.testing.assert_array_equal(loaded[name], rounded, name)
 
 
 class _Runs:
@@ -174,6 +177,12 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path, State], object]]] = {
     "endian.pth": ("big-endian", _SAVE, _big_endian),
     "negated.pth": ("conv1.weight missing", "classifier", lambda path, state: torch.save(
         state | {"conv1.weight": torch._neg_view(state["conv1.weight"])}, path)),
+    "float8.pth": ("8-bit floats: conv1.weight;", "quantised", lambda path, state: torch.save(
+        state | {"conv1.weight": state["conv1.weight"].to(torch.float8_e4m3fn)}, path)),
+    "float8.safetensors": ("8-bit floats: conv1.weight;", "quantised", lambda path, state: save_file(
+        state | {"conv1.weight": state["conv1.weight"].to(torch.float8_e4m3fn)}, path)),
+    "int8.safetensors": ("whole numbers", "quantised", lambda path, state: save_file(
+        state | {"fc.bias": state["fc.bias"].to(torch.int8)}, path)),
     "number.pth": ("no named tensors", _SAVE, lambda path, _: torch.save({"epoch": 3}, path)),
     "page.pth": ("text", _AGAIN, lambda path, _: path.write_text("<!DOCTYPE html>\n<html>404</html>\n")),
     "empty.safetensors": ("empty", _AGAIN, lambda path, _: path.touch()),
