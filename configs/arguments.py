@@ -36,8 +36,8 @@ _LIMITS = {
 }
 """What to do where the system refuses a file or a process by a limit of the user or the job."""
 
-_LIBRARY = r"\.so[.\d]*: (?!cannot open)"
-"""How the dynamic linker begins to say why it does not load a library that is there."""
+_LIBRARY = r"\.so[.\d]*: (?!cannot open(?!.*No such file))"
+"""How the dynamic linker begins to say why it does not load a library, unless a limit or rights keep it closed."""
 
 _CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
 
@@ -212,6 +212,8 @@ def in_words(error: Exception) -> str:
     A module or an interpreter that is gone was there when the program started, after set-up.
     """
     if re.search(_LIBRARY, str(error)):
+        if "cannot open" in str(error):
+            return f"{error}; load the module that has it (in jobs: scheduler.setup), or install its package"
         return f"{error}; unset LD_LIBRARY_PATH or unload its module, or raise limits on memory (ulimit -v, ulimit -d)"
     if not isinstance(error, ImportError) and getattr(error, "filename", None) != sys.executable:
         return str(error)

@@ -60,7 +60,7 @@ LIBRARY = "/site/lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (require
         (ImportError(LIBRARY), f"{LIBRARY}; unset LD_LIBRARY_PATH"),
         (OSError(LIBRARY), f"{LIBRARY}; unset LD_LIBRARY_PATH"),
         (OSError("/a.so: file too short"), "/a.so: file too short; unset LD_LIBRARY_PATH"),
-        (OSError("/a.so: invalid ELF header"), "/a.so: invalid ELF header; unset LD_LIBRARY_PATH"),
+        (ImportError("a.so.4: cannot open: No such file"), "a.so.4: cannot open: No such file; load the module"),
         (UserError("\x1b[31mkey:\x00\x00no\tkey  here"), " [31mkey: no key  here"),
         (UserError("data.source: got 'x', allowed: table"), "data.source: got 'x', allowed: table\n"),
         (UserError("key: no such key\nkey: got 1"), "key: no such key\nerror: key: got 1\n"),
