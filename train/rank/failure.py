@@ -18,6 +18,7 @@ _SECOND_HAND = (
     "Connection reset by peer",
     "Connection closed by peer",
     "gloo/transport/",
+    "Read error [",  # which MXNet makes of a line of Gloo
     "ncclRemoteError",
     "the ranks did not connect within",
 )
@@ -40,7 +41,7 @@ def is_second_hand(error: BaseException) -> bool:
 def one_line(error: BaseException) -> str:
     """Return what an error says in one line of at most 2,000 characters; of a traceback in it, as MXNet's, the end."""
     text = (in_words(error) if isinstance(error, Exception) else str(error)).strip()
-    if text.startswith("Traceback "):
+    if "Traceback (most recent call last)" in text:
         text = text.splitlines()[-1]
     return " ".join(text.split())[:2000]
 

@@ -40,6 +40,7 @@ def _recorded(folder: Path, error: BaseException, status: int = 1) -> dict[str, 
         (RuntimeError("ncclRemoteError: remote process exited or there was a network error"), True),
         (UserError("train.rec: cannot be read: Connection reset by peer"), False),
         (RendezvousTimeout(300), True),
+        (RuntimeError('Traceback (most recent call last):\n  File "Read error [127.0.0.1]", line 53995'), True),
         (PeerLost("rank 2"), True),
         (RuntimeError("[/gloo/transport/tcp/pair.cc:598] timed out"), True),
         (StoodStill("no progress", 5, waits=True), True),
@@ -61,7 +62,7 @@ def test_a_file_server_that_resets_its_connection_in_mid_run_is_no_other_rank(tm
 
 
 def test_the_traceback_of_a_library_is_cut_to_its_last_line(tmp_path: Path) -> None:
-    text = 'Traceback (most recent call last):\n  File "../src/engine/engine.cc", line 51\nMXNetError: no Engine X'
+    text = 'MXNetError: Traceback (most recent call last):\n  File "../engine.cc", line 51\nMXNetError: no Engine X'
     assert _recorded(tmp_path, RuntimeError(text))["message"] == "MXNetError: no Engine X"
 
 
