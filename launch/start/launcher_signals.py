@@ -54,7 +54,8 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
         if number == signal.SIGINT and number in received:
             number = signal.SIGKILL
         elif number == signal.SIGINT and at_interrupt:
-            _tell(at_interrupt)
+            with suppress(OSError):  # It may be closed, full or unread, and the signal may have interrupted a print.
+                os.write(sys.stderr.fileno(), f"\n{at_interrupt}\n".encode())
         received.append(number)
 
     before = {number: signal.signal(number, record) for number in {*STOP_SIGNALS, *ending_signals()}}
@@ -65,12 +66,6 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
         _outer.clear()
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if received else handler)
-
-
-def _tell(words: str) -> None:
-    """Write a line from a signal handler, which may interrupt a print; the output may be closed, full or unread."""
-    with suppress(OSError):
-        os.write(sys.stderr.fileno(), f"\n{words}\n".encode())
 
 
 def signal_groups(processes: Iterable[subprocess.Popen[Any]], number: int) -> None:

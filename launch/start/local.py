@@ -329,13 +329,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m launch.start.local", description=__doc__)
     parser.add_argument("--kind", default="horovod", choices=COMMUNICATORS, help="communication.kind of the ranks")
     parser.add_argument("--servers", type=int, default=0, help="number of parameter servers")
-    parser.add_argument("ranks", type=int, help="number of ranks")
+    parser.add_argument("num_ranks", type=int, help="number of ranks")
     parser.add_argument("command", nargs=REMAINDER, help="the command of a rank")
-    return exit_status(lambda: parse(parser, _run, arguments))
-
-
-def _run(*, kind: str, servers: int, ranks: int, command: list[str]) -> int:
-    return run_ranks(command, ranks, {}, kind=kind, servers=servers).exit_status
+    parser.set_defaults(variables={})
+    return exit_status(lambda: parse(parser, run_ranks, arguments).exit_status)
 
 
 if __name__ == "__main__":

@@ -48,11 +48,13 @@ class Finished:
 
         Raises:
             MeasurementRefused: The program was refused, for a reason of one line.
-            MeasurementFailed: The exit status is not 0; the text has the first error and the last lines of the output.
+            MeasurementFailed: The exit status is not 0; the text is the program's last line if that names an error, or
+                else has the first error and the last lines of the output.
         """
         last = (self.output.strip().splitlines() or [""])[-1]
-        if self.status == REFUSED_STATUS and last.startswith("error: "):
-            raise MeasurementRefused(last.removeprefix("error: "))
+        if self.status and last.startswith("error: "):
+            kind = MeasurementRefused if self.status == REFUSED_STATUS else MeasurementFailed
+            raise kind(last.removeprefix("error: "))
         if self.status:
             command = " ".join(self.command)
             raise MeasurementFailed(f"{command} ended with exit status {self.status}:\n{excerpt(self.output)}")

@@ -64,6 +64,12 @@ def test_a_failed_program_tells_its_first_error_and_its_last_lines(code: str, me
     assert failed.value.short == short
 
 
+def test_a_rank_that_a_signal_kills_is_the_cause() -> None:
+    rank = ["sh", "-c", "test $RANK = 0 || kill -9 $$; sleep 0.5; echo 'PeerLost: rank 1'; exit 1"]
+    with pytest.raises(MeasurementFailed, match=r"^rank 1 was killed by signal 9$"):
+        JOBS.run(command_of(Program.RANKS_LAUNCHER, "--", *rank)).check()
+
+
 def test_a_program_that_takes_too_long_may_end_what_it_started_and_then_is_ended(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     with pytest.raises(MeasurementFailed, match=r"took more than 1 s$"):
