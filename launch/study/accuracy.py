@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from configs.arguments import counted
 from configs.registry import require_engine
 from configs.study import Cell, Study
 from configs.table import csv_text
@@ -61,7 +62,7 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
     def stages() -> Iterator[Sequence[Task[_Ended]]]:
         yield list(map(task, grid))
         if len(results) < len(grid):  # Only a dry run gets here without all results.
-            sys.stdout.write(f"then {len(study.seeds) - 1} more seeds at the best of each point\n")
+            sys.stdout.write(f"then {counted(len(study.seeds) - 1, 'more seed')} at the best of each point\n")
         else:
             best = best_cells(study, results).values()
             yield [task(replace(cell, seed=seed)) for cell in best for seed in study.seeds[1:]]

@@ -90,7 +90,7 @@ class Task(Generic[Result]):
             return 1 if run.has_summary else None
         if owner := run.claims.holder():
             raise UserError(f"{self.folder}: a run is active in it: {owner}; wait for its end")
-        if self.folder.exists() and not self._can_resume(run):
+        if run.is_begun and not self._can_resume(run):
             shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
         status = self.starter(self.recipe, self.cluster, self.folder)
         if status == REFUSED_STATUS:
@@ -101,7 +101,7 @@ class Task(Generic[Result]):
 
     def _can_resume(self, run: RunFolder) -> bool:
         """Return whether the run in the folder was stopped, and left a checkpoint."""
-        is_over = not run.is_begun or (run.has_summary and run.summary().steps is not None)
+        is_over = run.has_summary and run.summary().steps is not None
         return self.resumes and not is_over and run.checkpoints.newest_valid()[0] is not None
 
     def describe(self, result: Result | None) -> str:

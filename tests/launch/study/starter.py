@@ -21,8 +21,7 @@ class Starter:
     def __call__(self, recipe: Recipe, cluster: Cluster, folder: Path) -> int | None:
         self.started.append(folder.name)
         self.seeds.append(recipe.run.seed)
-        assert not folder.exists(), "the rest of an earlier attempt"
-        folder.mkdir(parents=True)
+        RunFolder(folder).make()
         (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
         if self.status is None:
             (folder / JOB_FILE).touch()

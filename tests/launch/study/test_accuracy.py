@@ -74,7 +74,7 @@ def test_the_grid_runs_at_the_first_seed_and_the_best_of_each_point_at_the_other
     assert _sweep(tmp_path, Starter(), is_dry_run=True) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0] == f"   1/4  {GRID[0]:48}  to run"
-    assert told[4:] == ["then 1 more seeds at the best of each point"]
+    assert told[4:] == ["then 1 more seed at the best of each point"]
     assert not list(tmp_path.iterdir())
     starter = Starter()
     assert _sweep(tmp_path, starter) == 0

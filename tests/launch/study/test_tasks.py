@@ -18,10 +18,15 @@ def _cell(folder: Path, starter: Starter) -> Task[Summary]:
 
 
 def test_a_run_without_an_end_is_cleared_away_and_one_of_the_same_settings_counts(tmp_path: Path) -> None:
-    (tmp_path / "cell").mkdir()
-    (tmp_path / "cell" / "metrics.jsonl").touch()
     run = _cell(tmp_path, Starter())
+    run.folder.mkdir()
+    notes = run.folder / "notes.txt"
+    notes.touch()
+    with pytest.raises(UserError, match=f"^{run.folder}: exists already"):  # The folder of no run is not cleared.
+        run.start()
+    (run.folder / "config.yaml").write_text(dump(run.recipe, run.cluster), encoding="utf-8")
     assert run.start() == 0
+    assert not notes.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["cell"], "no mark of a job"
     assert run.read() == Summary("digits", "success", top1=run.recipe.schedule.base_lr / 10)
     absolute = with_resolved_paths(run.cluster)
