@@ -44,6 +44,15 @@ def test_help_lists_every_verb_of_the_table_and_the_module_of_each_exists() -> N
     assert run(ROOT / "run.sh", "help").stdout == text
 
 
+def test_a_clone_of_git_for_windows_starts_under_wsl(tmp_path: Path) -> None:
+    """Such a Git is set up to write CRLF, with which no shell script starts."""
+    for name in (".gitattributes", "run.sh"):
+        shutil.copy(ROOT / name, tmp_path)
+    for words in (["init"], ["add", "run.sh"], ["checkout-index", "--prefix=clone/", "run.sh"]):
+        subprocess.run(["git", "-c", "core.autocrlf=true", *words], cwd=tmp_path, check=True, capture_output=True)
+    assert run(tmp_path / "clone" / "run.sh", "--help").returncode == 0
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["test", "--help"]])
 def test_what_nobody_reads_to_its_end_is_still_a_known_verb(words: list[str]) -> None:
     read, write = os.pipe()
