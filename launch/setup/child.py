@@ -18,8 +18,8 @@ _TERM_GRACE_S = 3.0
 _POLL_S = 0.1
 _POLLS_A_DOT = 50
 
-_OF_ANOTHER = re.compile(r"error: (subprocess-exited|metadata-generation)")
-"""Lines in which pip says that another program failed, before it shows what that program has printed."""
+_OF_ANOTHER = re.compile(r"error: (subprocess-exited|metadata-generation)|ERROR: Exception:")
+"""Lines in which pip says that another program failed, or itself, before it shows what was printed, or a traceback."""
 
 
 _WAYS_OUT = (

@@ -44,6 +44,8 @@ def _run(script: str, folder: Path, lock: int) -> None:
          "/b/common.h:3:18: error: no such 'name'"),
         ("  Preparing editable metadata (pyproject.toml): finished with status 'error'\n  RuntimeError: no home\n"
          "error: metadata-generation-failed\n", "RuntimeError: no home"),
+        ("ERROR: Exception:\nTraceback (most recent call last):\n    raise ReadTimeoutError(self._pool, None)\n"
+         "urllib3.ReadTimeoutError: Read timed out.\n", "urllib3.ReadTimeoutError: Read timed out."),
         ("one\nlast", "last"),
         ("\n", "the command printed nothing"),
     ],
