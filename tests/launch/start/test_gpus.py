@@ -75,7 +75,8 @@ def test_train_bench_and_what_starts_its_ranks_refuse_before_they_make_or_start_
     assert bench_verb(["step", *place, "--output", str(runs)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [
-        line.startswith("error: cluster a100-node is for GPUs: the environment is for a CPU") for line in lines
+        line.startswith("error: cluster a100-node is for GPUs: the environment is for a CPU") and "laptop" in line
+        for line in lines
     ] == 3 * [True]
     assert not runs.exists()
 
