@@ -243,8 +243,8 @@ def shortage_here(recipe: Recipe, cluster: Cluster, root: Path = Path("/")) -> s
         return None
     return (
         f"{counted(cluster.ranks_per_node, 'rank')} of {recipe.name} would need {needed / 1e9:.2f} GB of memory, and "
-        f"{where} has {available / 1e9:.2f} GB left; end other programs, raise the limit, or start fewer ranks "
-        f"(cluster.ranks_per_node)"
+        f"{where} has {available / 1e9:.2f} GB left; end other programs, raise the limit, or "
+        "accumulate smaller micro-batches (batch.bn_span)"
     )
 
 

@@ -223,6 +223,9 @@ def test_ranks_that_this_machine_or_its_control_group_cannot_hold_are_refused_wi
         f"2 ranks of digits would need {needed / 1e9:.2f} GB of memory, and the control group {tmp_path}/"
     )
     assert f"/job (limit {needed / 1e9:.2f} GB) has {needed / 1e9:.2f} GB left" in words
+    large = _machine(tmp_path, "max", 16_000_000_000)
+    assert "(batch.bn_span)" in str(shortage_here(*load_both("imagenet-b256", "laptop"), large))
+    assert shortage_here(*load_both("imagenet-b256", "laptop", ["batch.bn_span=16"]), large) is None
     machine = _machine(tmp_path, "max", 1 << 20)
     assert ", and this machine has 0.00 GB left; " in str(shortage_here(*place, machine))
     by_mpi = ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
