@@ -77,7 +77,6 @@ KINDS: Mapping[str, Kind] = {
             backward=Traffic(5, fresh=3, span=2),
         ),
         Kind("relu", overwrites=True, begins_stage=False, has_kernel=False),
-        # MXNet keeps its input as well, which is not counted.
         Kind("relu6", overwrites=True, begins_stage=False, has_kernel=False),
         # It moves what a ReLU moves, but backward needs its input.
         Kind("silu", begins_stage=False, has_kernel=False),

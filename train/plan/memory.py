@@ -58,6 +58,10 @@ _DECODED_BYTES = 500 * 400 * 3
 _LIVE_GRADIENTS = 2
 """Gradients of activations that backward holds at once, counted as the largest: one is read, one is written."""
 
+_CLIP_COPIES = 5.5
+"""Copies of a ReLU6's output that MXNet holds besides on a CPU, where its clip is none of oneDNN's operators: MobileNet
+v2 at 64 and 96 px, 4 to 64 images."""
+
 _PLANNING_LOSS = 2.25
 """Memory of inference, relative to the most that a layer reads and writes: 1.8 (ResNet-50) and 1.3 (GoogLeNet) measured
 on a CPU. DenseNet-121 takes 11, because MXNet does not reuse the memory of its concatenations."""
@@ -180,6 +184,8 @@ def estimate_memory(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> MemoryEs
     statistics = sum(each.size for each in network.statistics)
     held = sum(idea.held_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
     live = sum(kept) + _LIVE_GRADIENTS * largest
+    if engine.name == "mxnet" and not on_gpu:
+        live += int(_CLIP_COPIES * sum(each.output_elements for each in network.layers if each.kind.name == "relu6"))
     is_torch, folds = engine.name == "torch", {f"{name}_weight" for name in network.foldable_convolutions()}
     matrices = [each for layer in network.layers for each in layer.parameters if each.is_matrix]
     # Only PyTorch's inference copies the weights that no batch norm folds into, and oneDNN packs no dense layer's.

@@ -26,7 +26,9 @@ def _memory(recipe: str, cluster: str, *overrides: str) -> dict[str, int]:
     return {**asdict(found), **sums, **estimate_input(*given, plan)}
 
 
-@pytest.mark.parametrize(("network", "measured"), [("resnet50", 8_421_120), ("densenet121", 12_444_928)])
+@pytest.mark.parametrize(
+    ("network", "measured"), [("resnet50", 8_421_120), ("densenet121", 12_444_928), ("mobilenet_v2", 17_500_000)]
+)
 def test_the_activations_of_an_image_are_those_that_mxnet_allocates(network: str, measured: int) -> None:
     """A process of MXNet 1.9.1 grew by so many bytes an image in its first step, 36 images less 4 of them."""
     sets = [f"model.name={network}", "model.image_size=64", "batch.global_size=2"]

@@ -173,7 +173,7 @@ def _elementwise(layer: Layer, _settings: Settings, _tensors: Mapping[str, Any],
 
 def _relu6(layer: Layer, _settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
     # A clip alone would have the gradient 1 at 0, where a batch norm leaves every pixel of a channel without variance.
-    return mx.sym.clip(mx.sym.relu(data), a_min=0, a_max=6, name=layer.name)
+    return mx.sym.clip(mx.sym.Activation(data, act_type="relu"), a_min=0, a_max=6, name=layer.name)
 
 
 def _silu(layer: Layer, _settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
