@@ -39,7 +39,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
-        remedy = "free some space" if error.errno in _FULL else "check the path, the disk and the file server"
+        remedy = "free some space or inodes" if error.errno in _FULL else "check the path, the disk and the file server"
         words = f"cannot be written: {reason}; {remedy}, or choose another place (of runs: paths.runs)"
         raise UserError(f"{path}: {words}") from error
 
