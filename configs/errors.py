@@ -74,5 +74,6 @@ def nearest(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
 
 def near(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return such a hint for a message that has all ``choices`` already: empty if none is near."""
-    match = difflib.get_close_matches(word, sorted(choices), n=1, cutoff=cutoff)
-    return f"did you mean {match[0]!r}?" if match else ""
+    known = {each.lower(): each for each in sorted(choices)}
+    match = difflib.get_close_matches(word.lower(), known, n=1, cutoff=cutoff)
+    return f"did you mean {known[match[0]]!r}?" if match else ""

@@ -23,7 +23,7 @@ class AugmentationRepeatsKeys(Section):
     augmentation_repeats: int = Field(1, ge=1, le=64)
     """How many times in succession a training image comes, each time cropped, flipped and augmented anew (Hoffer et
     al., arXiv:1901.09335; RASampler and ra_reps of torchvision). An epoch keeps its length: of every k images in their
-    shuffled order one is trained on, k times, so an epoch has 1/k of the images, and the next epoch others. The k are
+    shuffled order one is trained on, k times, so an epoch has 1/k of the images, drawn anew for each epoch. The k are
     in one micro-batch; the last image of one that has no multiple of k images comes less often. Plain epochs
     (plain_from_epoch) have every image once. 1 repeats nothing."""
 

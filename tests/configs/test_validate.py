@@ -47,7 +47,7 @@ MISTAKES = [
     ("loss={kind: one_hot_sigmoid, class_weights: balanced}", "loss.class_weights", "null where loss.kind is"),
     ("loss.mixed_label_threshold=0.2", "loss.mixed_label_threshold", "one_hot_sigmoid with loss.label_smoothing 0"),
     ("optimizer.name=lasr", "optimizer.name", "lars, sgd, adam, adamw, lamb, muon, shampoo; did you mean 'lars'?"),
-    ("optimizer.name=adam_w", "optimizer.name", "did you mean 'adamw'?"),
+    ("optimizer.name=AdamW", "optimizer.name", "did you mean 'adamw'?"),
     ("schedule.decay={name: step, boundaries: 30}", "schedule.decay.boundaries", "a list"),
     ("schedule.decay={name: step, boundaries: []}", "schedule.decay.boundaries", "at least 1 item"),
     ("schedule.changes_every=epoch", "schedule.warmup_epochs=1.5", "schedule.warmup_epochs", "a whole number with"),
