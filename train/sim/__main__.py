@@ -37,6 +37,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "deadline": ("optimize",),
     "budget": ("optimize",),
     "price": ("recipe",),
+    "json": ("recipe", "points"),
     "held_out": ("validate",),
     "out": ("calibrate", "calibrate_here"),
 }

@@ -85,6 +85,7 @@ def test_points_that_nobody_measured_are_not_compared(row: str, message: str, tm
         (["--points", "nowhere.csv"], "nowhere.csv: cannot be read: No such file or directory; give a file of points"),
         (["--calibrate", "configs", "--out", "a.yaml"], "--out: got 'a.yaml', allowed: nothing with folders of runs"),
         (["--points", "/dev/null"], "it is not a file"),
+        (["--validate", "nowhere.csv", "--json"], "--json: allowed only together with RECIPE or --points"),
         (["--calibrate", "configs", "nowhere.csv"], "--calibrate: got several paths, allowed: one points file, or"),
         (["imagenet-b256", "--as-recorded", "--cluster", "a100-node"], "abci-v100"),
         (["imagenet-smoke", "--optimize", "--cluster", "a100-node"], "no convergence reference"),
