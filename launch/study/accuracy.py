@@ -90,10 +90,8 @@ def best_cells(study: Study, results: Results) -> dict[Point, Cell]:
     If two values of the tuned key are equally accurate, the smaller one is best.
     """
     best: dict[Point, Cell] = {}
-    for cell in sorted(study.cells(), key=lambda each: each.tuned):
-        other = best.get((cell.curve, cell.swept))
-        if other is None or (_accuracy(results[cell]) or 0.0) > (_accuracy(results[other]) or 0.0):
-            best[cell.curve, cell.swept] = cell
+    for cell in sorted(study.cells(), key=lambda each: (-(_accuracy(results[each]) or 0.0), each.tuned)):
+        best.setdefault((cell.curve, cell.swept), cell)
     return best
 
 

@@ -69,8 +69,7 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
         cells=list(_cells(complete, axes, columns)),
     )
     write_text(folder / f"{study.name}.html", page)
-    figures = by_cell.get("Throughput", [])[:_MOST_IN_PICTURE]
-    if figures:
+    if figures := by_cell.get("Throughput", [])[:_MOST_IN_PICTURE]:
         from logs.show.drawing import save_charts  # noqa: PLC0415 (matplotlib takes a second to import)
 
         save_charts(folder / f"{study.name}.svg", figures)

@@ -196,15 +196,13 @@ def differences(rows: Iterable[ScalingRow]) -> Iterator[tuple[str, str, list[flo
                 yield words, f"{column} {value} over {base}", [ends[0], ratio, ends[1]] if is_spread else [ratio]
 
 
-def median_rate(rows: Iterable[ScalingRow]) -> float:
-    """Return the median images/s of rows; a row without a rate counts as 0."""
-    return statistics.median(row.images_per_s or 0.0 for row in rows)
-
-
 def best_rate(rows: Iterable[ScalingRow], ranks: int) -> float:
-    """Return the median images/s of the fastest kind of communication on so many ranks; 0 if no row has them."""
+    """Return the median images/s of the fastest kind of communication on so many ranks; 0 if no row has them.
+
+    A row without a rate counts as 0.
+    """
     ways = grouped([row for row in rows if row.ranks == ranks], "communication")
-    return max(map(median_rate, ways.values()), default=0.0)
+    return max((statistics.median(row.images_per_s or 0.0 for row in way) for way in ways.values()), default=0.0)
 
 
 def with_efficiency(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
@@ -232,9 +230,6 @@ def write_table(rows: Sequence[ScalingRow], file: Path) -> None:
     Raises:
         UserError: The file cannot be written.
     """
-    cells = [[_csv_value(value) for value in astuple(row)] for row in with_efficiency(rows)]
+    values = map(astuple, with_efficiency(rows))
+    cells = [[f"{each:.6g}" if isinstance(each, float) else each for each in row] for row in values]
     write_text(file, csv_text(cells, [field.name for field in fields(ScalingRow)]))
-
-
-def _csv_value(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value

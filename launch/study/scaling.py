@@ -71,8 +71,7 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
     beyond, done = _beyond(study, fitting), "to predict" if is_dry_run else "predicted"
     for number, cells in enumerate(beyond, start=1):
         ranks = ", ".join(str(cell.ranks) for cell in cells)
-        line = f"{cells[-1].name}-predicted"
-        sys.stdout.write(f"{number:4}/{len(beyond)}  {line:48}  {done} for {ranks} ranks\n")
+        sys.stdout.write(f"{number:4}/{len(beyond)}  {cells[-1].name + '-predicted':48}  {done} for {ranks} ranks\n")
         sys.stdout.flush()
         try:
             record([] if is_dry_run else _predict(study, cells))
