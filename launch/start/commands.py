@@ -204,8 +204,7 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
     _require_addresses(cluster)
     # Each rank counts the GPUs that it sees, and refuses to start if there are too few.
     if problem := without_cuda(cluster):
-        without = "on a machine without GPUs, --cluster laptop trains on the CPU"
-        raise UserError(f"cluster {cluster.name} is for GPUs: {'; '.join(problem)}; {without}")
+        raise UserError(f"cluster {cluster.name} is for GPUs: {'; '.join(problem)}; without GPUs, --cluster laptop")
     finds_hosts = has_hosts or "LSB_JOBID" in os.environ
     if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and not finds_hosts:
         raise UserError(

@@ -59,8 +59,7 @@ _LIVE_GRADIENTS = 2
 """Gradients of activations that backward holds at once, counted as the largest: one is read, one is written."""
 
 _CLIP_COPIES = 5.5
-"""Copies of a ReLU6's output that MXNet holds besides on a CPU, where its clip is none of oneDNN's operators: MobileNet
-v2 at 64 and 96 px, 4 to 64 images."""
+"""Copies of a ReLU6's output that MXNet holds besides on a CPU, by MobileNet v2: oneDNN has no clip."""
 
 _PLANNING_LOSS = 2.25
 """Memory of inference, relative to the most that a layer reads and writes: 1.8 (ResNet-50) and 1.3 (GoogLeNet) measured

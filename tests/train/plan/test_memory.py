@@ -144,39 +144,33 @@ SHAMPOO = (
 
 
 _RING = 2 * 16 * 4194304
-"""NCCL's buffers of a communicator: by default 16 channels, each with 4 MiB to send and to receive."""
+"""NCCL's buffers of a communicator, of which a node and the nodes may have their own: by default 16 channels, each with
+4 MiB to send and to receive."""
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("place", "communication", "expected"),
     [
-        ("cluster.communication.allreduce=flat", (16 << 20) + _RING),
-        ("cluster.communication.allreduce=torus", (16 << 20) + 3 * _RING),  # also of the node, and across nodes
-        ("cluster.communication.allreduce=hierarchical", (16 << 20) + 3 * _RING),
-        ("cluster.communication.backend=mpi", 16 << 20),
+        ("abci-b86016 abci-v100", "{backend: nccl, allreduce: flat, bucket_bytes: 4096}", 4096 + _RING),
+        ("abci-b86016 abci-v100", "{backend: nccl, allreduce: torus, bucket_bytes: 4096}", 4096 + 3 * _RING),
+        ("abci-b86016 abci-v100", "{backend: nccl, allreduce: hierarchical, bucket_bytes: 4096}", 4096 + 3 * _RING),
+        ("abci-b86016 abci-v100", "{backend: mpi, bucket_bytes: 1000000}", 1_000_000),
+        ("digits laptop 2", "{kind: horovod, backend: gloo, bucket_bytes: 1000000}", 1_000_000),
+        ("digits laptop 1", "{kind: horovod, backend: gloo}", 0),
+        ("digits laptop 2", "{kind: parameter_server}", 0),
+        ("digits laptop 1", "{kind: none}", 0),
+        ("digits laptop 1", "{kind: shared_memory}", 0),
+        ("digits laptop 2", "{kind: shared_memory}", 4 * 272_474 // 2),  # the sum overwrites a share
+        ("digits laptop 4", "{kind: shared_memory}", 4 * 272_474),
     ],
 )
-def test_each_communicator_of_nccl_has_buffers(words: str, expected: int) -> None:
-    assert _memory("abci-b86016", "abci-v100", words)["communication_bytes"] == expected
-
-
-@pytest.mark.parametrize(
-    ("ranks", "communication", "expected"),
-    [
-        (2, "{kind: horovod, backend: gloo, bucket_bytes: 1000000}", 1_000_000),
-        (1, "{kind: horovod, backend: gloo}", 0),
-        (2, "{kind: parameter_server}", 0),
-        (1, "{kind: none}", 0),
-        (1, "{kind: shared_memory}", 0),
-        (2, "{kind: shared_memory}", 4 * 272_474 // 2),  # the sum overwrites a share
-        (4, "{kind: shared_memory}", 4 * 272_474),
-    ],
-)
-def test_ranks_of_a_cpu_hold_a_fusion_buffer_or_the_shares_of_their_gradients(
-    ranks: int, communication: str, expected: int
+def test_a_rank_holds_the_buffers_of_its_communicators_or_the_shares_of_its_gradients(
+    place: str, communication: str, expected: int
 ) -> None:
-    sets = [f"cluster.communication={communication}", f"cluster.ranks_per_node={ranks}", "cluster.engine.name=mxnet"]
-    assert _memory("digits", "laptop", *sets)["communication_bytes"] == expected
+    recipe, cluster, *ranks = place.split()
+    sets = [f"cluster.communication={communication}", "cluster.engine.name=mxnet"]
+    sets += [f"cluster.ranks_per_node={number}" for number in ranks]
+    assert _memory(recipe, cluster, *sets)["communication_bytes"] == expected
 
 
 @pytest.mark.parametrize(
