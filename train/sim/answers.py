@@ -69,7 +69,8 @@ def answer(options: "Options") -> str:
 
         return answer_points(options)
     if options.startup:
-        return _startup()
+        rows = [[ranks, round(predict_startup(ranks).total_s, 1)] for ranks in (1 << power for power in range(13))]
+        return table(rows, ("ranks", "start-up s"))
     if not options.recipe:
         raise ConfigError("RECIPE", None, "a recipe, --points, --validate, --calibrate or --calibrate-here")
     return _simulate(options.recipe, options)
@@ -109,12 +110,6 @@ def _optimize(scenario: Scenario, options: "Options") -> str:
         return json.dumps(rows, indent=1)
     columns = [*_OPTIMUM_COLUMNS, *(["cost"] if options.price is not None else [])]
     return table([[row[key] for key in columns] for row in rows], [key.replace("_", " ") for key in columns])
-
-
-def _startup() -> str:
-    """Answer ``--startup``: seconds by ranks."""
-    rows = [[ranks, round(predict_startup(ranks).total_s, 1)] for ranks in (1 << power for power in range(13))]
-    return table(rows, ("ranks", "start-up s"))
 
 
 def _calibrate_by_runs(folders: Sequence[Path]) -> str:
