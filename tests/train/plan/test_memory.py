@@ -31,7 +31,7 @@ def _memory(recipe: str, cluster: str, *overrides: str) -> dict[str, int]:
 )
 def test_the_activations_of_an_image_are_those_that_mxnet_allocates(network: str, measured: int) -> None:
     """A process of MXNet 1.9.1 grew by so many bytes an image in its first step, 36 images less 4 of them."""
-    sets = [f"model.name={network}", "model.image_size=64", "batch.global_size=2"]
+    sets = [f"model.name={network}", "model.image_size=64", "batch.global_size=2", "cluster.engine.name=mxnet"]
     assert _memory("imagenet-b256", "laptop", *sets)["activations_bytes"] == pytest.approx(measured, rel=0.15)
 
 
