@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from configs.machine_limits import available_memory_bytes, default_workers, memory_limit, oom_kills, usable_cores
+from configs.machine_limits import (
+    available_memory_bytes,
+    default_workers,
+    free_bytes,
+    memory_limit,
+    oom_kills,
+    usable_cores,
+)
 from tests.programs import python, run_program
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -120,3 +127,4 @@ def test_without_limits_the_machine_counts(tmp_path: Path) -> None:
     assert usable_cores(root) == len(os.sched_getaffinity(0))
     assert oom_kills(root) == 0
     assert available_memory_bytes(tmp_path / "nothing") is None
+    assert free_bytes(Path("/proc")) is None, "as some file servers, it tells no size"
