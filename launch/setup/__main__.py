@@ -175,7 +175,7 @@ def _leave_alone(options: Options) -> int:
     reason = f"a run uses {CURRENT.folder}, and set-up does not change it before that run has ended"
     if not options.quiet:
         raise UserError(f"{reason}; wait for its end, or use another checkout")
-    sys.stderr.write(f"warning: the environment does not match this version of the program: {reason}\n")
+    sys.stderr.write(f"warning: the environment does not match this version of the program, or its path: {reason}\n")
     return 0
 
 
@@ -277,8 +277,11 @@ def _plan(kind: Kind, extras: Collection[str]) -> tuple[list[Stage], list[Stage]
 def _begin(kind: Kind, wheels: str, stages: list[Stage], pending: list[Stage]) -> State:
     """Return the record of the environment to work on; make room for a new one if every stage is to be done."""
     if pending == stages:
-        if State().kind:
-            why = find_fault() or f"{CURRENT.folder} was made for another version, Python, engine or folder"
+        if (before := State()).kind:
+            other = "for another version, Python or engine"
+            if before.folder not in ("", str(CURRENT.folder)):
+                other = f"as {before.folder} and works by that path alone"
+            why = find_fault() or f"{CURRENT.folder} was made {other}"
             sys.stderr.write(f"setup: {why}; making a new environment\n")
         set_aside()
     state = State()

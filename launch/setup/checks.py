@@ -125,7 +125,7 @@ def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engin
     }
     runnable = {variant: needs for variant, needs in choices.items() if needs.run_on(driver)}
     *_, needs = (runnable or choices).values()
-    on_cpu = f"train on this machine's CPU with {needs.command} --cpu"
+    on_cpu = f"train on this machine's CPU with ./run.sh setup --engine {engine} --cpu"
     if not runnable:
         raise UserError(
             f"{gpus[0]}: driver {driver} is too old for CUDA {needs.cuda}; update the driver to {needs.update}, or "

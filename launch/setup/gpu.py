@@ -82,11 +82,6 @@ class GpuNeeds:
     machines: tuple[str, ...]
 
     @property
-    def command(self) -> str:
-        """The set-up of this engine."""
-        return "./run.sh setup" if self.engine == "mxnet" else "./run.sh setup --engine torch"
-
-    @property
     def other(self) -> str:
         """Which engine takes the GPUs that this one does not, and how."""
         title, engine = ("PyTorch", "torch") if self.engine == "mxnet" else ("MXNet", "mxnet")

@@ -30,6 +30,7 @@ class State:
     Attributes:
         kind: Engines and variant; None before the first set-up.
         wheels: The folder from which pip took every file; empty if it asked its indexes.
+        folder: The environment's path as it was made, the only one by which it works; empty if nobody wrote it.
         stages: Name of a finished stage -> the digest of what the stage depended on.
     """
 
@@ -43,6 +44,7 @@ class State:
         if variant := content.get("variant"):  # Before there was a second engine, set-up wrote none.
             self.kind = Kind(tuple(content.get("engines", ["mxnet"])), variant, content.get("base", ""))
         self.wheels: str = content.get("wheels", "")
+        self.folder: str = content.get("folder", "")
         self.stages: dict[str, str] = content.get("stages", {})
 
     def is_done(self, stage: str, wanted: str) -> bool:
@@ -54,7 +56,7 @@ class State:
         assert self.kind is not None
         self._path.parent.mkdir(exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
-        content = {**asdict(self.kind), "wheels": self.wheels, "stages": self.stages}
+        content = {**asdict(self.kind), "wheels": self.wheels, "folder": str(self._path.parent), "stages": self.stages}
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
         temporary.replace(self._path)
 
