@@ -5,11 +5,13 @@ The same numbers give the same text: an SVG has neither a date nor a random id.
 
 import io
 import re
+import sys
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import IO, Any, Literal
 from xml.etree.ElementTree import fromstring, register_namespace, tostring
 
 from matplotlib import rc_context
@@ -93,8 +95,8 @@ def save_charts(path: Path, charts: Sequence[Captioned]) -> None:
                 drawn = [each.chart for each in charts]
                 svg = _to_svg(figure, drawn, style=_COLOURS.read_text(encoding="utf-8"))
                 file.write(f"{svg}\n".encode())
-            else:
-                figure.savefig(file, format="png", dpi=_PNG_DPI)
+            elif _save(figure, file, format="png", dpi=_PNG_DPI):
+                sys.stderr.write(f"note: {path}: boxes stand for letters that the font lacks; an .svg has them\n")
 
 
 def plot_learning_rate(path: Path, schedule: Sequence[Sequence[float]], title: str) -> None:
@@ -133,7 +135,7 @@ def _to_svg(figure: Figure, charts: Sequence[Chart], *, style: str = "") -> str:
     """
     figure.patch.set_visible(bool(style))
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    _save(figure, text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = fromstring(text.getvalue())
     size = {name: svg.attrib[name].removesuffix("pt") for name in ("width", "height")}
     svg.attrib |= size | {"role": "img", "aria-label": "; ".join(f"{chart.title}, {chart.x_name}" for chart in charts)}
@@ -147,6 +149,14 @@ def _to_svg(figure: Figure, charts: Sequence[Chart], *, style: str = "") -> str:
     return written.replace(">", f"><style>{style}</style>", 1) if style else written
 
 
+def _save(figure: Figure, file: IO[Any], **options: Any) -> bool:
+    """Write a figure; return whether the font lacks some of its letters, of which matplotlib warns."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.filterwarnings("always", "Glyph")
+        figure.savefig(file, **options)
+    return any("Glyph" in str(each.message) for each in told)
+
+
 def _draw(axes: Axes, chart: Chart) -> None:
     soft, grid = _light_colours()["--soft"], _light_colours()["--grid"]
     axes.patch.set_visible(False)
@@ -156,17 +166,13 @@ def _draw(axes: Axes, chart: Chart) -> None:
     if isinstance(chart, BarChart):
         _draw_bars(axes, chart)
     else:
-        _draw_lines(axes, chart)
+        _set_axes(axes, chart)
+        for target in chart.targets:
+            _draw_target(axes, target)
+        for series in chart.series:
+            _draw_series(axes, series)
     axes.tick_params(which="both", length=0, pad=5, labelcolor=soft)
     axes.grid(axis="x" if isinstance(chart, BarChart) else "y", color=grid, clip_on=False)
-
-
-def _draw_lines(axes: Axes, chart: LineChart) -> None:
-    _set_axes(axes, chart)
-    for target in chart.targets:
-        _draw_target(axes, target)
-    for series in chart.series:
-        _draw_series(axes, series)
 
 
 def _set_axes(axes: Axes, chart: LineChart) -> None:

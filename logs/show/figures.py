@@ -42,8 +42,7 @@ def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     reached, losses, validated = (_curve(runs, name) for name in ("accuracy", "loss", "validation_loss"))
     by_epochs = {"Training loss by epoch": losses, "Validation loss by epoch": validated}
     if len(runs) == 1:
-        both = {"training": losses[runs[0].name], "validation": validated[runs[0].name]}
-        by_epochs = {"Loss by epoch": both}
+        by_epochs = {"Loss by epoch": {"training": losses[runs[0].name], "validation": validated[runs[0].name]}}
     metric = " or ".join(sorted({run.metric for run in runs if run.record.is_of_images}))
     yield from _drawn("Accuracy by epoch", _chart(metric, "epochs", reached, targets, is_fitted=True))
     yield from _drawn("Accuracy by time", _chart(metric, seconds, reached, targets, is_fitted=True))

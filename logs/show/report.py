@@ -14,7 +14,6 @@ from logs.disk import require_replaceable, write_text
 from logs.judge.evidence import is_own, members
 from logs.read.files import logs_in
 from logs.read.lines import to_number
-from logs.show.chart import LineChart
 from logs.show.drawing import save_charts
 from logs.show.figures import course
 from logs.show.page import render
@@ -73,14 +72,10 @@ def _as_json(runs: Sequence[ReportedRun]) -> str:
 
 def _draw(runs: Sequence[ReportedRun], file: Path) -> str:
     """Draw top-1 accuracy and the losses by epoch side by side; only a log with metrics has a loss."""
-    charts = [
-        figure
-        for figure in course(runs)
-        if isinstance(figure.chart, LineChart) and figure.chart.x_name.startswith("epochs")
-    ]
+    charts = [figure for figure in course(runs) if figure.chart.x_name == "epochs"]
     if not charts:
         names = ", ".join(str(run.path) for run in runs)
-        raise UserError(f"{names}: no evaluation and no loss to draw; give a run that has trained")
+        raise UserError(f"{names}: no two evaluations and no two losses, which a line takes; give a run of more steps")
     save_charts(file, charts)
     return str(file)
 

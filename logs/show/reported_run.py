@@ -150,12 +150,11 @@ class ReportedRun:
         loss, rate, images = (
             [(epoch, at, row.get(key)) for epoch, at, row in rows] for key in ("loss", "lr", "images_per_s")
         )
-        spans = [span for span in record.epoch_spans if span.end_s > span.begin_s]
         in_epoch = record.images_per_epoch
         by_epoch = [
             (span.first_epoch + span.epochs - 1, span.end_s, in_epoch * span.epochs / (span.end_s - span.begin_s))
-            for span in spans
-            if in_epoch
+            for span in record.epoch_spans
+            if in_epoch and span.end_s > span.begin_s
         ]
         return {
             "accuracy": [(each.epoch, each.at_s, each.accuracy) for each in record.evaluations],
@@ -167,9 +166,7 @@ class ReportedRun:
             ],
             "learning_rate": rate,
             "images_per_s": images or by_epoch,
-            "evaluation_s": [
-                (each.epoch, each.at_s, each.seconds) for each in record.evaluations if each.seconds is not None
-            ],
+            "evaluation_s": [(each.epoch, each.at_s, each.seconds) for each in record.evaluations],
         }
 
     def _since_start(self, row: dict[str, Any]) -> float | None:

@@ -35,7 +35,7 @@ FIELDS = [
         (["report", "log.gz"], "log.gz: no line of an MLPerf log .:::ML. is in it; give the log"),
         (["report", "words.txt", "empty", "--json"], "words.txt: no line of an MLPerf log"),
         (["report", "log.txt", "none.txt"], "none.txt: is no file or folder; give run folders or logs"),
-        (["report", "log.txt", "log.txt", "--plot", "x.svg"], "log.txt: no evaluation and no loss to draw"),
+        (["report", "log.txt", "log.txt", "--plot", "x.svg"], "log.txt: no two evaluations and no two losses"),
         (["report", "run0", "--plot", "x.jpg"], r".*--plot: got 'x.jpg', allowed: a name that ends with .svg or .png"),
         (["report", "run0", "--out", "x.png"], r".*--out: got 'x.png', allowed: a name that ends with .html or .htm"),
         (["report", "run0", "--csv", "x.html"], r".*--csv: got 'x.html', allowed: a name that ends with .csv"),

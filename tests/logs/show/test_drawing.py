@@ -85,13 +85,14 @@ def test_an_svg_file_stands_alone_in_both_modes_with_axes_a_newcomer_can_read(tm
     assert first.count("opacity: 0.2") == 2, "each curve has its spread"
 
 
-def test_a_plot_is_named_and_may_be_written_as_png(tmp_path: Path) -> None:
+def test_a_plot_is_named_and_may_be_written_as_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.svg", "a.png"):
-        plot_learning_rate(tmp_path / name, [[0, 0.0], [10, 1.0]], "a title")
+        plot_learning_rate(tmp_path / name, [[0, 0.0], [10, 1.0]], "\U0001f9ea")  # DejaVu Sans has no such letter
+    assert capsys.readouterr().err.startswith(f"note: {tmp_path}/a.png: boxes stand for letters")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     svg = ElementTree.parse(tmp_path / "a.svg").getroot()
     assert svg.get("aria-label") == "learning rate, step"
-    assert "a title" in {each.text for each in svg.iter()}
+    assert "\U0001f9ea" in {each.text for each in svg.iter()}
 
 
 def _corners(path: str) -> list[tuple[float, float]]:
