@@ -34,6 +34,8 @@ _KEYS_BY_NAME = {
     "cluster.engine.name": "engine framework",
     "cluster.engine.threads": "threads num_threads",
     "cluster.device": "device cuda gpu",
+    "cluster.scheduler.queue": "partition queue",
+    "cluster.scheduler.wall_time_s": "time walltime time_limit",
     "cluster.paths.data": "data data_dir data_path data_root",
     "cluster.paths.runs": "out output output_dir out_dir save_dir",
     "cluster.checkpoint.every_epochs": "save_every save_freq checkpoint_every",
