@@ -165,20 +165,13 @@ def _without(source: Source, bad: Sequence[_BadFile], folder: Path, *, skips_bad
         return split.taken([place for place in range(len(split.labels)) if place not in left_out])
 
     taken = replace(source, train=kept("train"), eval=kept("eval"))
-    parts = [*zip(source.class_names, _class_counts(source, "train"), _class_counts(taken, "train"), strict=True)]
+    parts = [*zip(source.class_names, source.class_counts("train"), taken.class_counts("train"), strict=True)]
     parts.append(("evaluation", len(source.eval.labels), len(taken.eval.labels)))
     few = [f"{name} ({had - found:,} of {had:,})" for name, had, found in parts if 2 * found < had]
     if few:
         told = f"--skip-bad leaves out at most half of a class; more are bad of {name_some(few)}"
         raise SourceRefused(lines, told)
     return taken
-
-
-def _class_counts(source: Source, name: SplitName) -> list[int]:
-    """Return how many images of a split have each class."""
-    labels = np.asarray(source.split(name).labels)
-    counts = np.bincount(labels, minlength=len(source.class_names)) if labels.ndim == 1 else labels.sum(axis=0)
-    return counts.tolist()  # type: ignore[no-any-return]
 
 
 def _load_same(destination: Path, source: Source, wanted: SourceManifest, seed: int) -> Manifest:
@@ -229,7 +222,7 @@ def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int
 
     order = _order(name, count, seed)
     payloads = in_order(payload, order, workers=workers, title=f"packing {name}", total=count)
-    return SplitManifest(**write_records(folder / name, payloads), class_counts=tuple(_class_counts(source, name)))
+    return SplitManifest(**write_records(folder / name, payloads), class_counts=tuple(source.class_counts(name)))
 
 
 def _order(name: SplitName, count: int, seed: int) -> list[int]:
@@ -256,7 +249,7 @@ def _place_splits(
                 checksums.append(checksum)
                 if problem is not None:
                     bad.append(_BadFile(name, place, str(split.files[place]), problem))
-            facts.append((looked, checksums, _class_counts(source, name)))
+            facts.append((looked, checksums, source.class_counts(name)))
         if not bad:
             return {name: form.write_facts(*each) for (name, form), each in zip(forms.items(), facts, strict=True)}
         # Bytes around an image that is left out may belong to its neighbour: all are read again.

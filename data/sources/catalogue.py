@@ -1,5 +1,6 @@
 """Find the source of images that a user means, among the modules of `configs.registry.SOURCES`."""
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -7,7 +8,7 @@ from typing import cast
 from configs.errors import UserError, nearest
 from configs.reading import exists
 from configs.registry import BUILT_IN_SOURCES, SOURCES
-from data.sources.image_source import Settings, Source, SourceModule, is_utf8, shown
+from data.sources.image_source import Settings, Source, SourceModule, is_utf8, name_some, shown
 
 _OPTIONS = ("size", "quality", "train", "eval", "classes", "labels", "eval_share")
 
@@ -35,7 +36,11 @@ def open_source(name: str, settings: Settings) -> Source:
         raise UserError(f"{name}: --in-place does not apply to {source.description}; leave it out")
     if source.place is not None and not is_utf8(source.place.root):
         raise UserError(f"{shown(name)}: a path that is not UTF-8, which no manifest can hold; rename it")
-    return source
+    if source.problems:  # which may be the reason
+        return source
+    absent = [each for each, count in zip(source.class_names, source.class_counts("eval"), strict=True) if not count]
+    told = f"no evaluation image of {name_some(absent)}: the accuracy does not cover these classes"
+    return replace(source, notes=(*source.notes, told)) if absent else source
 
 
 def layout_of(kind: str) -> str:

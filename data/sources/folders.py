@@ -123,10 +123,6 @@ def _read_layout(
         if both := _in_both(train, evaluation):
             named = f"{name_some(both)} ({counted(len(both), 'image')})"
             notes.append(f"{layout.eval}: also in train: {named}: the accuracy counts images seen in training")
-    absent = sorted({*names} - {each.class_name for each in evaluation})
-    if absent and not problems:  # which may be the reason
-        where = layout.eval or "evaluation"
-        notes.append(f"{where}: no image of {name_some(absent)}: the accuracy does not cover these classes")
     return train, evaluation, problems, [f"{layout.train.absolute().name}: {listed.form}; {told}", *notes]
 
 

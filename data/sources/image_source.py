@@ -109,6 +109,12 @@ class Source:
         """Return the split ``train`` or ``eval``."""
         return self.train if name == "train" else self.eval
 
+    def class_counts(self, name: str) -> list[int]:
+        """Return how many images of a split have each class."""
+        labels = np.asarray(self.split(name).labels)
+        counts = np.bincount(labels, minlength=len(self.class_names)) if labels.ndim == 1 else labels.sum(axis=0)
+        return counts.tolist()  # type: ignore[no-any-return]
+
 
 class SourceModule(Protocol):
     """The four names that every module in `configs.registry.SOURCES` defines.
