@@ -67,6 +67,7 @@ class Outcome:
     Attributes:
         exit_status: 0, or the status of a failed rank: 128 + n if signal n killed it.
         failed: Rank and status of each rank that failed before the launcher ended any rank.
+        frozen: The ranks that were stopped, as by SIGSTOP, when another one failed.
         interrupted_by: SIGINT if the user pressed Ctrl-C twice, so that the ranks were killed; or another signal that
             ended the launcher before its ranks could save their state.
         lost_server: Status of a parameter server that ended while ranks needed it.
@@ -81,6 +82,7 @@ class Outcome:
     lost_server: int | None = None
     stopped_by: int | None = None
     ran_out_of_memory: bool = False
+    frozen: tuple[int, ...] = ()
 
 
 def run_ranks(
@@ -232,6 +234,7 @@ class _Supervisor:
     servers: Sequence[subprocess.Popen[bytes]]
     grace_s: float
     failed: dict[int, int] = field(default_factory=dict)
+    frozen: tuple[int, ...] = ()
     lost_server: int | None = None
     is_ending: bool = False
     is_killing: bool = False
@@ -260,6 +263,7 @@ class _Supervisor:
         if self.last_signal() is None and not self.is_ending:
             self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.poll()}
         if self.failed and self.deadline_s is None:
+            self.frozen = tuple(number for number, rank in enumerate(self.ranks) if _is_stopped(rank))
             # A frozen rank goes on, so that it reports that it was frozen, and ends like the others.
             signal_groups(self.ranks, signal.SIGCONT)
             self.deadline_s = time.monotonic() + self.grace_s
@@ -313,7 +317,12 @@ class _Supervisor:
         worst = max(
             self.failed.values(), key=lambda status: (status not in (STOPPED_STATUS, ABORTED_STATUS), status), default=0
         )
-        return Outcome(worst, tuple(self.failed.items()))
+        return Outcome(worst, tuple(self.failed.items()), frozen=self.frozen)
+
+
+def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    asked = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+    return process.poll() is None and os.waitid(os.P_PID, process.pid, asked) is not None
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:

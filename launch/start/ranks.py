@@ -12,6 +12,7 @@ from configs.load import load_cluster
 from configs.outputs import guard_outputs
 from configs.rank_variables import rank_environment
 from launch.start.commands import require_startable, run_under
+from launch.start.local import ABORTED_STATUS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,9 +27,12 @@ def _run(*, cluster: str, overrides: list[str], command: list[str]) -> int:
     described = load_cluster(cluster, overrides)
     require_startable(described)
     outcome = run_under(described, command, rank_environment(described))
-    why = ", because memory ran out" * outcome.ran_out_of_memory
-    killed = [(rank, status - 128) for rank, status in outcome.failed if status > 128]  # noqa: PLR2004 (by a signal)
-    sys.stderr.writelines(f"error: rank {rank} was killed by signal {number}{why}\n" for rank, number in killed)
+    why = dict.fromkeys(outcome.frozen, "was frozen, and others gave up waiting for it")
+    for rank, status in outcome.failed:
+        # A library aborts a rank that has waited for too long.
+        if status > 128 and not (outcome.frozen and status == ABORTED_STATUS):  # noqa: PLR2004 (by a signal)
+            why[rank] = f"was killed by signal {status - 128}{', because memory ran out' * outcome.ran_out_of_memory}"
+    sys.stderr.writelines(f"error: rank {rank} {words}\n" for rank, words in why.items())
     return outcome.exit_status
 
 
