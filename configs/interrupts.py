@@ -4,8 +4,9 @@ Imports the standard library only.
 """
 
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,6 +17,11 @@ _ENDING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal
 def ending_signals() -> list[signal.Signals]:
     """Return what ends a program from outside, unless it is ignored, as SIGHUP under nohup and SIGQUIT in a script."""
     return [each for each in _ENDING if signal.getsignal(each) != signal.SIG_IGN]
+
+
+def ended_with_parent(command: Sequence[str]) -> list[str]:
+    """Return the command line of a program that gets SIGTERM from the kernel when whoever starts it is killed."""
+    return [*(["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []), *command]
 
 
 class ChildInterrupted(KeyboardInterrupt):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from configs.arguments import short_path
 from configs.errors import UserError
-from configs.interrupts import interrupt_left_to_child
+from configs.interrupts import ended_with_parent, interrupt_left_to_child
 from configs.load import dump, load_recipe, resolve_path
 from configs.lock import locked
 from configs.plan import plan_run
@@ -227,7 +227,7 @@ def learn(cluster: Cluster, folder: Path) -> Check:
     command = command_of(Program.TRAIN_VERB, "train", config, "--cluster", config, "--run-dir", str(folder))
     with interrupt_left_to_child(says_so=True):
         # The verdict alone goes to the standard output.
-        status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+        status = subprocess.run(ended_with_parent(command), stdout=sys.stderr, check=False).returncode
     return judge_learning(recipe, status, run.summary() if run.has_summary else None, folder)
 
 

@@ -7,7 +7,6 @@ The ranks themselves have ended by then, and their failure reports are in the ru
 
 import io
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from configs.errors import STOPPED_STATUS
+from configs.interrupts import ended_with_parent
 from configs.reading import Unreadable
 from launch.start.inherited import without_ranks
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals, signal_groups
@@ -55,13 +55,11 @@ def run_launcher(
         stop_file: A file that tells the ranks to do so; the launcher then gets the signal only after `STOP_S`.
     """
     # mpirun refuses to run as root without these variables; other launchers do not read them.
-    # The kernel ends the launcher, and the launcher its ranks, if this process is killed.
-    guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     with forwarded_signals() as last_signal:
         pipes = [subprocess.PIPE if _may_break(descriptor) else None for descriptor in (1, 2)]
         process = subprocess.Popen(
-            [*guard, *command],
+            ended_with_parent(command),  # and the launcher ends its ranks
             # mpirun in a Slurm job starts its daemons by srun, which would keep the variables from them after NONE.
             env={**without_ranks(), **variables, **root, "SLURM_EXPORT_ENV": "ALL"},
             stdin=subprocess.DEVNULL,

@@ -1,5 +1,6 @@
 """Ctrl-C in a program that waits for another one, which gets it too: the other ends first, and one line tells of it."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from configs.arguments import exit_status
-from configs.interrupts import interrupt_left_to_child
+from configs.interrupts import ended_with_parent, interrupt_left_to_child
 
 SLOW_TO_END = "import os, signal, sys, time\n"
 SLOW_TO_END += (
@@ -44,3 +45,15 @@ def test_a_program_that_was_started_ends_with_a_parent_that_alone_is_told_to_end
     with pytest.raises(SystemExit) as end:
         work()
     assert (end.value.code, ended, signal.getsignal(number)) == (128 + number, [-number], before)
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not here")
+def test_a_program_that_was_started_ends_when_its_parent_is_killed() -> None:
+    command = ended_with_parent(["sh", "-c", "echo; exec sleep 600"])
+    parent = f"import subprocess; subprocess.run({command})"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        started.kill()
+        assert started.stdout.read() == b"", "whoever held the pipe has ended"

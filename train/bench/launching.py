@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.arguments import override_words
 from configs.errors import REFUSED_STATUS
-from configs.interrupts import interrupt_left_to_child
+from configs.interrupts import ended_with_parent, interrupt_left_to_child
 from configs.load import ROOT, resolve_path
 from configs.programs import Program, command_of
 from configs.registry import packing_words
@@ -97,7 +97,7 @@ class Jobs:
         begun_s, begin = time.time(), time.monotonic()
         # A pipe would be kept open by whatever the program leaves behind.
         with interrupt_left_to_child(says_so=False), NamedTemporaryFile() as file:
-            running = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+            running = subprocess.Popen(ended_with_parent(command), cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
             try:
                 while running.returncode is None:
                     with suppress(subprocess.TimeoutExpired):

@@ -157,14 +157,15 @@ def _without_slow_ranks(recipe: "Recipe", cluster: "Cluster") -> tuple["Cluster"
 
 def _start(recipe: "Recipe", cluster: "Cluster", program: Program, before: list[str], after: list[str]) -> int:
     """Start a program with a file of recipe and cluster between its words; return its status."""
-    from configs.interrupts import interrupt_left_to_child
+    from configs.interrupts import ended_with_parent, interrupt_left_to_child
     from configs.load import dump
 
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
         config = Path(temporary) / "config.yaml"
         config.write_text(dump(recipe, cluster), encoding="utf-8")
         with interrupt_left_to_child(says_so=True):
-            return subprocess.run(command_of(program, *before, str(config), *after), check=False).returncode
+            command = ended_with_parent(command_of(program, *before, str(config), *after))
+            return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":
