@@ -58,12 +58,15 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
         ("printf 'Permission denied (publickey).\\n\\n' >&2; exit 255",
          ("Permission denied (publickey); ssh 127.0.0.1 must work",)),
         ("exit 255", ("no output; ssh 127.0.0.1 must work",)),
+        ("exec sleep 60", ("no answer within 0.5 s, ", "ssh 127.0.0.1 must work")),
     ],
 )  # fmt: skip
 def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
     answer: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "my runs"
+    if "sleep" in answer:
+        monkeypatch.setattr(reach, "ANSWER_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # It does not listen.
         port, shut = there.getsockname()[1], closed.getsockname()[1]
