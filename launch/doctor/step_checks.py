@@ -36,12 +36,14 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
     rows = [(rank, rank.step) for rank in report.ranks if rank.step is not None]
     if not rows:
         return []
-    if failed := [(rank, step) for rank, step in rows if rank.failure is not None]:
+    hung = [(rank, step) for rank, step in rows if rank.failure is None and not step.has_ended]
+    failed = [(rank, step) for rank, step in rows if rank.failure is not None]
+    # Where all that failed had waited for others, the cause is a rank that stands still and says nothing.
+    if failed and not (hung and all(rank.is_second_hand for rank, _ in failed)):
         first, hosts = culprits_of([rank for rank, _ in failed])
         part = next(step.part for rank, step in failed if rank is first)
         words = f"rank {first.rank} on {first.host}, {part}: {first.failure}"
         return [CheckResult("FAIL", "step", words, _REMEDY, hosts)]
-    hung = [(rank, step) for rank, step in rows if not step.has_ended]
     if hung or len(rows) < report.cluster.world_size:
         names = ", ".join(f"rank {rank.rank} on {rank.host} ({step.part})" for rank, step in hung[:8])
         words = f"{names or 'a rank'} did not finish its part"

@@ -22,6 +22,7 @@ from tests.engines import ALONE
 from tests.launch.stand_in import write_program
 from train.comm.communicator import SingleProcess
 from train.rank.identity import Identity
+from train.rank.watchdog import StoodStill
 
 pytestmark = pytest.mark.medium
 
@@ -44,19 +45,23 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run_rank(connect: Callable[[], Any], *words: str, identity: Identity = RANK) -> Probed:
         recipe, cluster = load_both("digits", None, [*SETS, "cluster.communication.timeout_s=33"])
         (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-        limits: list[Any] = []
+        watched: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                probe, "faulthandler", SimpleNamespace(dump_traceback_later=lambda *a, **b: limits.append((a, b)))
-            )
+            patch.setattr(probe, "Watchdog", lambda *told: SimpleNamespace(rest=lambda: watched.append(told)))
             patch.setattr(probe, "read_identity", lambda _: identity)
             patch.setattr(
                 probe, "run_ranks_here",
                 lambda _cluster, who, ledger, examine: examine(who, ledger, lambda *_: connect()),
             )  # fmt: skip
             status = probe.main(json.dumps(dict.fromkeys(words, True)), str(tmp_path))
-        assert limits == [((33 + (170 if "step" in words else 60),), {"exit": True})]
-        return status, _written(tmp_path, identity.rank)
+        ((limit_s, stood_still),) = watched
+        assert limit_s == 33 + (170 if "step" in words else 60)
+        found = _written(tmp_path, identity.rank)
+        for waits in (True, False):
+            stood_still(StoodStill("no progress", None, waits=waits))
+            told = {"failure": "no progress", "is_second_hand": waits}
+            assert _written(tmp_path, identity.rank) == found | told
+        return status, found
 
     return run_rank
 

@@ -140,9 +140,11 @@ def test_a_rank_that_hangs_or_did_not_report_has_no_end() -> None:
     assert (result.level, result.words) == ("FAIL", "a rank did not finish its part")
     rows = _rows()
     rows[1]["step"] |= {"part": "reduction of bucket 1", "has_ended": False}
-    result = _check(rows)["step"]
     expected = "rank 1 on node0 (reduction of bucket 1) did not finish its part"
-    assert (result.level, result.words) == ("FAIL", expected)
+    for waiting in ({}, {"failure": "no progress for 480 s", "is_second_hand": True}):
+        rows[0] |= waiting
+        result = _check(rows)["step"]
+        assert (result.level, result.words) == ("FAIL", expected)
 
 
 def test_memory_without_a_plan_is_not_compared() -> None:
