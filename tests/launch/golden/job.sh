@@ -33,7 +33,7 @@ export RANK_WORLD_SIZE=4
 
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
-  printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
+  printf 'error: the job needs %s hosts and got %s (%s)\n' "$num_hosts" "${#hosts[@]}" "${hosts[*]}" >&2
   exit 2
 fi
 printf 'job %s of %s on %s\n' "$SLURM_JOB_ID" "$folder" "${hosts[*]}"

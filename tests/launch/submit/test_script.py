@@ -182,7 +182,7 @@ def test_other_hosts_than_asked_for_are_refused(tmp_path: Path) -> None:
     job = _StandInJob(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limit), ["0 0"])
     status, output = job.run(SGE_JOB_HOSTLIST=str(hosts), JOB_ID="7")
     assert status == 2
-    assert "error: the job got 1 hosts (one) and needs 2" in output
+    assert "error: the job needs 2 hosts and got 1 (one)" in output
 
 
 @pytest.mark.parametrize("is_sick", [False, True])
