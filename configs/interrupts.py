@@ -6,9 +6,11 @@ Imports the standard library only.
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 _ENDING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU)
 """Also what schedulers send before the end of a job: LSF SIGUSR2, Grid Engine SIGXCPU at a soft limit."""
@@ -62,3 +64,9 @@ def interrupt_left_to_child(*, says_so: bool) -> Iterator[None]:
         raise SystemExit(128 + last)
     if pressed:
         raise ChildInterrupted if says_so else KeyboardInterrupt
+
+
+def run_child(command: Sequence[str], **options: Any) -> int:
+    """Run a program whose words reach the user, and return its status; see `interrupt_left_to_child`."""
+    with interrupt_left_to_child(says_so=True):
+        return subprocess.run(ended_with_parent(command), check=False, **options).returncode

@@ -5,7 +5,6 @@ Data sets are packed and ranks are started as commands, because they need librar
 
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +13,7 @@ from pathlib import Path
 from configs.arguments import counted
 from configs.compilers import require_compiler
 from configs.errors import REFUSED_STATUS, UserError
-from configs.interrupts import ended_with_parent, interrupt_left_to_child
+from configs.interrupts import run_child
 from configs.load import ROOT, resolve_path
 from configs.plan import plan_run, schedule_remarks
 from configs.programs import Program, command_of
@@ -188,10 +187,7 @@ def pack_data_set(arguments: Sequence[str]) -> None:
     Raises:
         UserError: The data set cannot be packed.
     """
-    command = command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe")
-    with interrupt_left_to_child(says_so=True):
-        status = subprocess.run(ended_with_parent(command), cwd=ROOT, check=False).returncode
-    if status:
+    if run_child(command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe"), cwd=ROOT):
         raise UserError(f"{arguments[1]}: the data set could not be packed, for the reason given above")
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from configs.arguments import short_path
 from configs.errors import UserError
-from configs.interrupts import ended_with_parent, interrupt_left_to_child
+from configs.interrupts import run_child
 from configs.load import dump, load_recipe, resolve_path
 from configs.lock import locked
 from configs.plan import plan_run
@@ -225,9 +224,8 @@ def learn(cluster: Cluster, folder: Path) -> Check:
     engine = cluster.engine.model_copy(update={"compile": False, "cuda_graphs": "none"})  # a minute for few steps
     write_text(Path(config), dump(recipe, cluster.model_copy(update={"engine": engine})))
     command = command_of(Program.TRAIN_VERB, "train", config, "--cluster", config, "--run-dir", str(folder))
-    with interrupt_left_to_child(says_so=True):
-        # The verdict alone goes to the standard output.
-        status = subprocess.run(ended_with_parent(command), stdout=sys.stderr, check=False).returncode
+    # The verdict alone goes to the standard output.
+    status = run_child(command, stdout=sys.stderr)
     return judge_learning(recipe, status, run.summary() if run.has_summary else None, folder)
 
 

@@ -1,6 +1,5 @@
 """A scaling study: cells that fit this machine are measured, cells that do not fit are predicted by the simulator."""
 
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from configs.arguments import counted
 from configs.errors import UserError
+from configs.interrupts import run_child
 from configs.load import ROOT, resolve_path
 from configs.machine_limits import usable_cores
 from configs.programs import Program, command_of
@@ -156,7 +156,7 @@ def _predict(study: ScalingStudy, cells: Sequence[ScalingCell]) -> list[ScalingR
     """
     recipe, cluster = study.load(cells[-1])
     if cluster.device == "cpu" and not cluster.node.cpu and not DESCRIPTION.is_file():
-        subprocess.run(command_of(Program.SIMULATE_VERB, "--calibrate-here"), cwd=ROOT, check=False)
+        run_child(command_of(Program.SIMULATE_VERB, "--calibrate-here"), cwd=ROOT)
     scenario = conditions(recipe, cluster)
     scenarios = [scenario.with_machine(ranks=cell.ranks) for cell in cells]
     return [

@@ -5,7 +5,6 @@ installed. Every other import comes after the arguments are parsed.
 """
 
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -157,15 +156,13 @@ def _without_slow_ranks(recipe: "Recipe", cluster: "Cluster") -> tuple["Cluster"
 
 def _start(recipe: "Recipe", cluster: "Cluster", program: Program, before: list[str], after: list[str]) -> int:
     """Start a program with a file of recipe and cluster between its words; return its status."""
-    from configs.interrupts import ended_with_parent, interrupt_left_to_child
+    from configs.interrupts import run_child
     from configs.load import dump
 
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
         config = Path(temporary) / "config.yaml"
         config.write_text(dump(recipe, cluster), encoding="utf-8")
-        with interrupt_left_to_child(says_so=True):
-            command = ended_with_parent(command_of(program, *before, str(config), *after))
-            return subprocess.run(command, check=False).returncode
+        return run_child(command_of(program, *before, str(config), *after))
 
 
 if __name__ == "__main__":
