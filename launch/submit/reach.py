@@ -15,14 +15,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from threading import Timer
 
 from configs.programs import Program, command_of
 
 _CONNECT_S = 6.0
 _SSH_S = 8
-ANSWER_S = 60.0
-"""Time in which a host answers by ssh, whose own limit ends before keys are exchanged."""
+ANSWER_S, _LATE_STATUS = 60, 124
+"""Time in which a host answers by ssh, whose own limit ends before keys are exchanged; the status of ``timeout``."""
 
 _IN_WAY = "launchers and ranks use any port: allow connections between the hosts of a job on all ports"
 
@@ -44,23 +43,21 @@ def trouble_with(host: str, folder: Path) -> str | None:
         return None
     with _listening() as server:
         words = command_of(Program.REACH, "--answer", str(server.getsockname()[1]), str(folder))
-        ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SSH_S}", host, shlex.join(words)]
+        ssh = f"timeout {ANSWER_S} ssh -o BatchMode=yes -o ConnectTimeout={_SSH_S}".split()
+        ssh += [host, shlex.join(words)]
         # Without a buffer, in which `communicate` would not find what follows the first line.
         with subprocess.Popen(
             ssh, bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as remote:
             assert remote.stdout is not None
-            limit = Timer(ANSWER_S, remote.kill)
-            limit.start()
             # The host's own shell may print a greeting first.
             said = next((line.split() for line in remote.stdout if line.startswith(b"port ")), None)
             forth = _why_not(addresses[0][1], int(said[1])) if said else None
             output, errors = remote.communicate()
-            limit.cancel()
     if not said:
         lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
         late = f"no answer within {ANSWER_S:g} s, as where a link loses large packets (its MTU)"
-        reason = late if remote.returncode < 0 else (lines or ["no output"])[-1].rstrip(".")
+        reason = late if remote.returncode == _LATE_STATUS else (lines or ["no output"])[-1].rstrip(".")
         where = f"ssh {host} must work from {here} without a prompt"
         return f"{host}: {reason}; {where}, and find this program there in the same folder"
     if forth:
