@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ def run_program(*command: str | Path, check: bool = False, **options: Any) -> "s
 def python(*words: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
     """Run the interpreter of the tests, see `run_program`."""
     return run_program(sys.executable, *words, **options)
+
+
+def is_running(pid: int | str) -> bool:
+    """Return whether a process runs; a zombie does not: a container's init may not reap it."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 class Said:

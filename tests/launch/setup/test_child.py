@@ -12,6 +12,7 @@ import pytest
 
 from configs.load import ROOT
 from launch.setup.child import Command, StageError, explain
+from tests.programs import is_running
 
 
 @pytest.fixture
@@ -76,13 +77,6 @@ def test_a_command_holds_the_lock_reads_nothing_and_adds_to_its_log(tmp_path: Pa
     assert (tmp_path / "log").read_text(encoding="utf-8") == "one\ntwo\n"
 
 
-def _is_alive(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def test_a_command_may_tidy_up_before_it_ends(tmp_path: Path, lock: int) -> None:
     script = f"trap 'sleep 0.1; touch {tmp_path}/tidy; exit' TERM; echo ready; while :; do sleep 0.02; done"
     command = _command(script, tmp_path, lock)
@@ -109,6 +103,6 @@ def test_a_stopped_set_up_leaves_no_process_behind_not_even_one_that_ignores_its
             time.sleep(0.02)
         stopped.send_signal(signal.SIGINT)
     end_s = time.monotonic() + 30  # they sleep for longer; a killed process may take a while until it is dead
-    while any(map(_is_alive, pids.read_text().split())):
+    while any(map(is_running, pids.read_text().split())):
         assert time.monotonic() < end_s
         time.sleep(0.01)

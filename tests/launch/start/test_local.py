@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from launch.start import local
 from launch.start.commands import run_under
 from launch.start.launcher_signals import forwarded_signals
 from launch.start.local import Outcome, can_shape, run_ranks, run_ranks_on_link
+from tests.programs import is_running
 
 PID = "echo $$ >{folder}/$RANK.pid;"
 
@@ -32,13 +33,8 @@ def _ranks(folder: Path, code: str) -> Outcome:
 
 
 def _running(folder: Path) -> list[str]:
-    """Return the numbers of the processes that still run; zombies do not: a container's init may not reap them."""
-    running = []
-    for number in [path.read_text().strip() for path in folder.glob("*.pid")]:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                running.append(number)
-    return running
+    """Return the numbers of the processes that still run."""
+    return list(filter(is_running, [path.read_text().strip() for path in folder.glob("*.pid")]))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 
 from launch.start import local
 from launch.start.local import Outcome, run_ranks
+from tests.programs import is_running
 
 pytestmark = pytest.mark.medium
 
@@ -51,12 +52,8 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def _has_ended(pid_file: Path) -> bool:
     """Return whether the process that wrote its number into a file has ended, and may have been waited for."""
-    if not pid_file.exists() or not (number := pid_file.read_text(encoding="utf-8").strip()):
-        return False
-    try:
-        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    number = pid_file.read_text(encoding="utf-8").strip() if pid_file.exists() else ""
+    return number != "" and not is_running(number)
 
 
 def test_ranks_beside_one_that_failed_have_eight_seconds_and_five_after_sigterm(tmp_path: Path, clock: Clock) -> None:
