@@ -10,7 +10,6 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # The imports take seconds; Ctrl-C ends a rank there, too, without a word.
 
 import json
-import math
 import os
 import statistics
 import sys
@@ -39,7 +38,7 @@ from train.probe import allreduce_s, train_alone
 from train.rank.failure import is_second_hand, one_line
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
-from train.rank.watchdog import StoodStill, Watchdog, die_with_parent
+from train.rank.watchdog import Watchdog, die_with_parent
 
 _MEASURING_S = 60
 """Time limit of everything except connecting the ranks, which has the cluster file's time limit."""
@@ -106,18 +105,14 @@ def _run(folder: Path, wanted: Wanted) -> int:
     die_with_parent()
     recipe, cluster = load_run(folder / CONFIG_FILE)
     limit_s = cluster.communication.timeout_s + _MEASURING_S + (_STEP_S if wanted.step else 0)
-    limit_s += (wanted.times - 1) * _SET_S + math.ceil(wanted.accept_s or 0)
+    limit_s += (wanted.times - 1) * _SET_S + (wanted.accept_s or 0)
 
     def examine(identity: Identity, ledger: Ledger, connect: Connect) -> int:
         """Write all facts of one rank, and for an acceptance the energy of its node."""
         own = identity.rank, identity.local_rank, identity.world_size, identity.host
         report = _Report(folder, RankFacts(*own, cores=sorted(os.sched_getaffinity(0))))
         report.add()
-
-        def stood_still(error: StoodStill) -> None:
-            report.add(failure=str(error), is_second_hand=error.waits)
-
-        watchdog = Watchdog(limit_s, stood_still)
+        watchdog = Watchdog(limit_s, lambda error: report.add(failure=str(error), is_second_hand=error.waits))
         is_acceptance = wanted.accept_s is not None or wanted.alone
         meter = node_meter(identity, cluster) if is_acceptance else None
         if meter is not None:

@@ -263,7 +263,9 @@ class _Supervisor:
         if self.last_signal() is None and not self.is_ending:
             self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.poll()}
         if self.failed and self.deadline_s is None:
-            self.frozen = tuple(number for number, rank in enumerate(self.ranks) if _is_stopped(rank))
+            asked, left = os.WSTOPPED | os.WNOHANG | os.WNOWAIT, enumerate(self.ranks)
+            running = [(number, rank.pid) for number, rank in left if rank.poll() is None]
+            self.frozen = tuple(number for number, pid in running if os.waitid(os.P_PID, pid, asked))
             # A frozen rank goes on, so that it reports that it was frozen, and ends like the others.
             signal_groups(self.ranks, signal.SIGCONT)
             self.deadline_s = time.monotonic() + self.grace_s
@@ -318,11 +320,6 @@ class _Supervisor:
             self.failed.values(), key=lambda status: (status not in (STOPPED_STATUS, ABORTED_STATUS), status), default=0
         )
         return Outcome(worst, tuple(self.failed.items()), frozen=self.frozen)
-
-
-def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
-    asked = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-    return process.poll() is None and os.waitid(os.P_PID, process.pid, asked) is not None
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
