@@ -319,7 +319,6 @@ def _energy(evidence: Evidence) -> Iterator[Check]:
     if energy is None:
         return
     rate = energy.images_per_joule
-    words = replace(energy, images_per_joule=None).words + (
-        f"; the run that learns: {rate:.4g} images/J" if rate else ""
-    )
+    words = replace(energy, images_per_joule=None).words
+    words += f"; the run that learns: {rate:.4g} images/J" if rate else ""
     yield Check("energy", "", "skipped" if energy.joules is None else "pass", words, rate, "images/J")

@@ -225,8 +225,7 @@ def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> C
         remedy = f"{NEEDS[cluster.engine.name]['gpu'].command} --gpu"
         return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", remedy)
     if cluster.device == "gpu" and (shortage := gpu_shortage(framework["gpus"], cluster.ranks_per_node)):
-        words, remedy = shortage
-        return CheckResult("FAIL", "libraries", f"{title}: {words}", remedy)
+        return CheckResult("FAIL", "libraries", f"{title}: {shortage[0]}", shortage[1])
     backend, found = cluster.communication.backend, dict(framework)
     for name in libraries.keys() - {title, "DALI"}:
         found |= features[name]
@@ -342,11 +341,9 @@ def _stage(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Check
 
 
 def _shared_memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
-    free, needed = machine.shm_free_bytes, report.cluster.ranks_per_node * _SHM_BYTES
-    if free is None or free < needed:
-        words = f"{_gb(free)} free at /dev/shm, {_gb(needed)} needed"
-        return CheckResult("WARN", "shared memory", words, "give the container more: --shm-size, --ipc=host")
-    return CheckResult("OK", "shared memory", f"{_gb(free)} free at /dev/shm")
+    place = FolderFacts("/dev/shm", machine.shm_free_bytes, is_writable=True)
+    needed = report.cluster.ranks_per_node * _SHM_BYTES
+    return _room("shared memory", place, needed, 0, "give the container more: --shm-size, --ipc=host")
 
 
 def _links(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
@@ -368,10 +365,9 @@ def _links(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Check
         return CheckResult("WARN", "links", words, remedy)
     if cluster.num_nodes > 1 and not up and not cluster.node.hcas:
         return CheckResult("FAIL", "links", "no network interface is up", "see ip link")
-    if cluster.node.hcas:
-        return CheckResult("OK", "links", f"{', '.join(cluster.node.hcas)} active")
-    words = f"{', '.join(up) or 'only lo'} up; the cluster file names no InfiniBand adapters"
-    return CheckResult("OK", "links", words)
+    adapters = ", ".join(cluster.node.hcas)
+    known = f"{', '.join(up) or 'only lo'} up; the cluster file names no InfiniBand adapters"
+    return CheckResult("OK", "links", f"{adapters} active" if adapters else known)
 
 
 def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:

@@ -150,9 +150,8 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
             reason = folder.attempts.add(
                 "stopped", "the job's wall time was over", limit=cluster.scheduler.max_requeues
             )
-        cause: Mapping[str, Any] = {"message": _STOPPED}
-        if ending.was_stopped and ending.reports:
-            cause = ending.cause
+        is_told = ending.was_stopped and ending.reports
+        cause: Mapping[str, Any] = ending.cause if is_told else {"message": _STOPPED}
         folder.close_aborted(cause["message"], failed_step=cause.get("step"))
         again = "" if reason is None else f"; it is not queued again: {reason}"
         sys.stderr.write(f"{folder.shown}: the run was stopped before its end{again}\n")

@@ -156,11 +156,6 @@ class _Part:
         """Return what a GPU gets, or what a CPU gets on which everything is only tried."""
         return tiny if self.options.tiny else real
 
-    @property
-    def kind(self) -> str:
-        """Return the number type that is measured first: most CPUs have no instructions for 16 bits."""
-        return self.of("float16", "float32")
-
     def left_s(self) -> float:
         """Return the seconds that a program may take from now on.
 
@@ -251,7 +246,7 @@ class _Part:
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Return the number types of steps, the most wanted first."""
+        """Return the number types of steps, the most wanted first; most CPUs have no instructions for 16 bits."""
         return self.of(("float16", "bfloat16", "float32"), ("float32", "bfloat16"))
 
     def machine(self) -> None:
@@ -271,7 +266,7 @@ class _Part:
             "run.target_top1=0.5",
             "run.eval_every_epochs=2",
             "mlperf.submits=true",
-            f"cluster.engine.precision={self.kind}",
+            f"cluster.engine.precision={self.kinds[0]}",
             *self.settings(*self.of((*_JPEGS, *_CACHE), ()), communicates=True),  # as h100-node reads
             *self.of((), ("model.image_size=32", "data.eval_resize=36")),
         ]
@@ -317,17 +312,17 @@ class _Part:
 
     def profile(self) -> None:
         """In which kernels, and groups of kernels, does a step spend its time, and how many does it launch?"""
-        precision = f"cluster.engine.precision={self.kind}"
+        precision = f"cluster.engine.precision={self.kinds[0]}"
         for batch in self.batches[:2]:
             sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
             task = {"recipe": _RECIPE, "overrides": sets, "most": 20}
-            self.ranks("gpu.profile", task, f"batch {batch}, {self.kind}: {{}}")
+            self.ranks("gpu.profile", task, f"batch {batch}, {self.kinds[0]}: {{}}")
 
     def levers(self) -> None:
         """What do four input channels, batch 400 and fused batch norms gain in a step?"""
         batch, larger = self.of((256, 400), (8, 12))
         changes = ((), ("cluster.engine.batch_norm=fused",), ("model.input_channels=4",))
-        self.timed([*((batch, self.kind, "eager", *each) for each in changes), (larger, self.kind, "eager")])
+        self.timed([*((batch, self.kinds[0], "eager", *each) for each in changes), (larger, self.kinds[0], "eager")])
 
     def compiled(self) -> None:
         """What does torch.compile gain in a step, also as a CUDA graph?"""
@@ -345,7 +340,7 @@ class _Part:
         from configs.load import load_both
 
         _require_dali("JPEGs")
-        sets = self.settings(*self._images(), f"batch.global_size={batch}", f"cluster.engine.precision={self.kind}")
+        sets = self.settings(*self._images(), f"batch.global_size={batch}", f"cluster.engine.precision={self.kinds[0]}")
         self.jobs.pack(*load_both(_RECIPE, "laptop", sets))
         task = {"recipe": _RECIPE, "reads_images": True, **task}
         self.in_turn("steps", {title: {**task, "overrides": [*sets, *cases[title]]} for title in cases})
@@ -387,7 +382,7 @@ class _Part:
     def nccl(self) -> None:
         """Do NCCL's sums run on one rank, also within a CUDA graph, and what do they cost in a step?"""
         ways = self.of(("eager", "graph", "sums between graphs"), ("graph",))
-        self.timed(itertools.product(self.batches, [self.kind], ways), communicates=True)
+        self.timed(itertools.product(self.batches, [self.kinds[0]], ways), communicates=True)
         place = {"cluster": "laptop", "overrides": self.alone(communicates=True)}
         task = {**place, "rounds": 5, "sizes": [1 << 20, 1 << 24, 102_228_128]}
         self.ranks("steps.allreduce", task, "allreduce of {} bytes on one rank")

@@ -196,10 +196,7 @@ def fastest_pytorch(
     if not find_spec("torch"):
         notes.append("PyTorch is not measured: it is not installed; ./run.sh setup --engine torch adds it")
         return None
-    orders: dict[str, Form] = {
-        "channels first": {"is_channels_last": False},
-        "channels last": {"is_channels_last": True},
-    }
+    orders = {f"channels {end}": {"is_channels_last": end == "last"} for end in ("first", "last")}
     types = {name: {"is_bfloat16": name == "bfloat16"} for name in wanted}
     forms = forms_of(places(ranks), orders, types, {"": {"is_compiled": False}})
     name, form = fastest("PyTorch", forms, seconds, notes)
