@@ -154,7 +154,7 @@ def _from_csv(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
             raise UserError(f"{path}: line {rows.line_num} is {','.join(row)!r}, allowed: file,label|label")
         pairs.append((row[0], row[1].split("|")))
     if pairs and not is_file(path.parent / pairs[0][0]) and is_file(path.parent / pairs[0][1][0].strip()):
-        raise UserError(f"{path}: its second column, {header[1]}, has the files; make it the first one")
+        raise UserError(f"{path}: its second column, {header[1]}, has the files; make it the first, before the labels")
     # Read as labels, columns of 0 and 1 would be the classes "0" and "1"; pandas writes False and True.
     if pairs and cells <= _FLAGS and len(header) > _FEWEST_COLUMNS:
         raise UserError(

@@ -135,7 +135,7 @@ SPOILT = [
     ("sed -i 1d train.csv",
      "train.csv: the first line is 'a.png,Mass|Edema,1', allowed: a header, as file,labels"),
     ("(echo label,image; echo Mass,a.png; echo Mass,b.png) > train.csv",
-     "train.csv: its second column, image, has the files; make it the first"),
+     "train.csv: its second column, image, has the files; make it the first, before"),
     ("(echo image,cat,dog; echo a.png,False,True; echo c.png,True,False) > train.csv",
      "train.csv: every column after image has only 0 and 1, or false and true, allowed: a column of labels"),
     ("echo a.png,Mass,9 >> train.csv", "train.csv: a.png is named twice; remove one row"),
