@@ -1,6 +1,7 @@
 """A user may name a folder whose logs have any name."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def test_no_log_of_a_folder_is_left_out_in_silence(tmp_path: Path, monkeypatch: 
         (tmp_path / f"{number}.log").write_text(TEXT)
     for verb in ("check", "report"):
         assert said(main, verb, tmp_path, status=2).err.startswith(f"error: {tmp_path}: has 4 files, too many")
+    (tmp_path / "run").mkdir()
+    iterdir = Path.iterdir
+
+    def denied(path: Path) -> Iterator[Path]:
+        if path.name == "run":
+            raise PermissionError(13, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr("configs.reading.PATIENCE_S", 0)
+    monkeypatch.setattr(Path, "iterdir", denied)
+    assert said(main, "check", tmp_path, status=2).err.startswith(f"error: {tmp_path}/run: cannot be read: Permission")
 
 
 def test_a_pipe_and_a_file_larger_than_any_log_are_refused(tmp_path: Path, said: Said) -> None:
