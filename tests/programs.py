@@ -1,9 +1,10 @@
 """Programs that tests start in this program's folder, and wait for; and those whose main function they call."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,19 @@ def run_program(*command: str | Path, check: bool = False, **options: Any) -> "s
 def python(*words: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
     """Run the interpreter of the tests, see `run_program`."""
     return run_program(sys.executable, *words, **options)
+
+
+@contextmanager
+def control_group(kind: str, limit: str, value: int) -> Iterator[Path]:
+    """Make a control group of version 1 while the block runs, for programs to enter."""
+    path = Path("/sys/fs/cgroup") / kind / f"tests-{os.getpid()}"
+    try:
+        path.mkdir()
+        (path / limit).write_text(str(value))
+    except OSError:
+        pytest.skip("making control groups of version 1 needs root and a kernel that has them")
+    yield path
+    path.rmdir()
 
 
 def is_running(pid: int | str) -> bool:

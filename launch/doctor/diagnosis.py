@@ -366,8 +366,8 @@ def _links(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Check
     if cluster.num_nodes > 1 and not up and not cluster.node.hcas:
         return CheckResult("FAIL", "links", "no network interface is up", "see ip link")
     adapters = ", ".join(cluster.node.hcas)
-    known = f"{', '.join(up) or 'only lo'} up; the cluster file names no InfiniBand adapters"
-    return CheckResult("OK", "links", f"{adapters} active" if adapters else known)
+    without = f"{', '.join(up) or 'only lo'} up; the cluster file names no InfiniBand adapters"
+    return CheckResult("OK", "links", f"{adapters} active" if adapters else without)
 
 
 def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:

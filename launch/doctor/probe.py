@@ -104,7 +104,7 @@ def main(wanted: str, folder: str) -> int:
 def _run(folder: Path, wanted: Wanted) -> int:
     die_with_parent()
     recipe, cluster = load_run(folder / CONFIG_FILE)
-    limit_s = cluster.communication.timeout_s + _MEASURING_S + (_STEP_S if wanted.step else 0)
+    limit_s: float = cluster.communication.timeout_s + _MEASURING_S + (_STEP_S if wanted.step else 0)
     limit_s += (wanted.times - 1) * _SET_S + (wanted.accept_s or 0)
 
     def examine(identity: Identity, ledger: Ledger, connect: Connect) -> int:

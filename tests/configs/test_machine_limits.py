@@ -16,9 +16,8 @@ from configs.machine_limits import (
     oom_kills,
     usable_cores,
 )
-from tests.programs import python, run_program
+from tests.programs import control_group, python, run_program
 
-GROUPS = Path("/sys/fs/cgroup")
 TELL = """
 import json, os, sys
 from configs.machine_limits import *
@@ -33,18 +32,9 @@ print(json.dumps([usable_cores(), default_workers(), limit and limit[:2], availa
 @pytest.fixture
 def groups() -> Iterator[list[Path]]:
     """Make a control group of version 1 with half a core, and one with 400 MB."""
-    made = [GROUPS / "cpu" / f"limits-{os.getpid()}", GROUPS / "memory" / f"limits-{os.getpid()}"]
-    try:
-        for group, file, value in (
-            (made[0], "cpu.cfs_quota_us", 150_000), (made[1], "memory.limit_in_bytes", 400 << 20),
-        ):  # fmt: skip
-            group.mkdir()
-            (group / file).write_text(str(value))
-    except OSError:
-        pytest.skip("making control groups of version 1 needs root and a kernel that has them")
-    yield made
-    for group in made:
-        group.rmdir()
+    memory = "memory", "memory.limit_in_bytes", 400 << 20
+    with control_group("cpu", "cpu.cfs_quota_us", 150_000) as cpu, control_group(*memory) as group:
+        yield [cpu, group]
 
 
 @pytest.mark.medium

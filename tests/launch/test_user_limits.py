@@ -1,41 +1,26 @@
 """Runs under limits of their user or job: what does not fit is refused, else the end of a run names the limit."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from configs.load import ROOT
-from tests.programs import run_program
+from tests.programs import control_group, run_program
 from tests.runs import train_command
 
 INSIDE = ["bash", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"']
 TAKE_ALL = "held = []\nwhile True: held.append(bytearray(b'1') * (4 << 20))"
 
 
-@contextmanager
-def _new_group(kind: str, limit: str, value: int) -> Iterator[Path]:
-    """Make a control group of version 1 while the block runs."""
-    path = Path("/sys/fs/cgroup") / kind / f"runs-{os.getpid()}"
-    try:
-        path.mkdir()
-        (path / limit).write_text(str(value))
-    except OSError:
-        pytest.skip("making control groups of version 1 needs root and a kernel that has them")
-    yield path
-    path.rmdir()
-
-
 @pytest.fixture
 def group() -> Iterator[Path]:
     """Make a control group for memory, with a limit that nobody reaches."""
-    with _new_group("memory", "memory.limit_in_bytes", 1 << 40) as path:
+    with control_group("memory", "memory.limit_in_bytes", 1 << 40) as path:
         yield path
 
 
@@ -111,7 +96,7 @@ def test_a_limit_of_the_user_is_named(limit: str, status: int, words: str, tmp_p
 @pytest.mark.ranks
 @pytest.mark.medium
 def test_a_limit_on_threads_is_named_and_not_taken_for_damaged_images(tmp_path: Path) -> None:
-    with _new_group("pids", "pids.max", 12) as group:
+    with control_group("pids", "pids.max", 12) as group:
         status, told = _told(f"echo $$ >{group}/cgroup.procs", tmp_path)
     assert (status, "damaged" in told) == (1, False)
     assert "raise the limit on processes and threads (ulimit -u, or pids.max of the control group)" in told
