@@ -1,5 +1,6 @@
 """Programs that tests start in this program's folder, and wait for; and those whose main function they call."""
 
+import io
 import os
 import subprocess
 import sys
@@ -41,6 +42,14 @@ def is_running(pid: int | str) -> bool:
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
 
 
 class Said:

@@ -11,12 +11,7 @@ import pytest
 
 from configs.arguments import Parser, add_from, add_place, exit_status, painted, parse
 from configs.errors import UserError
-from tests.programs import python, run_program
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.programs import Terminal, python, run_program
 
 
 def test_a_terminal_with_colours_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:

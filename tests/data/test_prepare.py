@@ -24,7 +24,7 @@ from data.verify import verify_dataset
 from tests.data.sources.test_idx import idx_files
 from tests.data.test_first_recipe import class_folders
 from tests.failing_reads import failing_reads
-from tests.programs import python
+from tests.programs import Terminal, python
 from tests.small_disk import small_disk
 
 
@@ -220,11 +220,6 @@ def test_a_source_that_was_moved_is_the_same_data_set(tmp_path: Path, run: Run) 
     assert ", packed in " in told
     status, told, _ = run(source.rename(tmp_path / "after"), out, "--seed", 0, "--size", 9)
     assert (status, told.splitlines()[0].endswith("up to date")) == (0, True)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.medium

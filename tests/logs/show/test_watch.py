@@ -17,6 +17,7 @@ from logs.show.reported_run import gather_run
 from logs.show.watch import describe_progress, watch
 from logs.show.wording import notes_of
 from tests.logs import samples
+from tests.programs import Terminal
 
 
 def row(step: int, **more: object) -> str:
@@ -157,10 +158,7 @@ def test_a_run_that_is_deleted_is_told_after_a_second_look_and_ends_the_watching
     assert looks == [True, False, True, False]
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
+class Screen(Terminal):
     def fileno(self) -> int:
         return 1
 
@@ -173,7 +171,7 @@ def test_an_update_takes_the_place_of_the_one_before_and_a_single_look_leaves_th
     (folder / "summary.json").unlink()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    once = Terminal()
+    once = Screen()
     assert watch(folder, once, every_s=0.5, once=True) == 1
     assert "\x1b[J" not in once.getvalue()
     waits: list[float] = []
@@ -183,7 +181,7 @@ def test_an_update_takes_the_place_of_the_one_before_and_a_single_look_leaves_th
         if len(waits) == 2:
             (folder / "summary.json").write_bytes(summary)
 
-    terminal = Terminal()
+    terminal = Screen()
     assert watch(folder, terminal, every_s=0.5, once=False, sleep=sleep) == 0
     nothing, *screens = terminal.getvalue().split("\x1b[H\x1b[J")
     assert (nothing, len(screens)) == ("", 3)

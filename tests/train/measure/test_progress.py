@@ -1,6 +1,5 @@
 """What a run reports: the mean of an interval, the rate since the last report, and the time that is left."""
 
-import io
 import logging
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -9,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from logs.metrics import NullMetrics
+from tests.programs import Terminal
 from train.engine.protocol import Engine
 from train.evaluate import Score
 from train.measure.progress import LossWindow, Progress, StepLoss
@@ -122,11 +122,6 @@ def test_a_slow_rank_costs_a_line_when_it_becomes_slow_and_one_when_it_no_longer
     ]
     assert [(row["kind"], row["step"]) for row in rows.rows] == [("slow_ranks", step) for step in (39, 99, 119, 139)]
     assert rows.flushed == 2, "whoever watches sees it at once"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
