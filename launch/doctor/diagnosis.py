@@ -202,8 +202,8 @@ def _first_gpu(gpus: Sequence[Mapping[str, str]], engine: str, kind: Kind | None
     if kind and kind.base:
         return CheckResult("OK", "driver", f"{words}; not compared with the libraries of {kind.base}")
     if not needs.run_on(version):
-        others = [f"{each.command} --{other}" for other, each in choices.items() if each.run_on(version)]
-        remedy = ", or run ".join([f"update the driver to {needs.update}", *others])
+        others = [f"--{other}" for other, each in choices.items() if each.run_on(version)]
+        remedy = f", or run ./run.sh setup --engine {engine} ".join([f"update the driver to {needs.update}", *others])
         return CheckResult("FAIL", "driver", f"{words}: too old for CUDA {needs.cuda}", remedy)
     if capability is not None and not needs.are_met_by(Gpu(name, capability)):
         remedy = f"{needs.other}, take nodes with other GPUs, or set cluster.device=cpu"
@@ -222,7 +222,7 @@ def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> C
     features = {name: has for name, has in libraries.items() if not isinstance(has, str)}
     framework = features[title]
     if cluster.device == "gpu" and not framework.get("CUDA"):
-        remedy = f"{NEEDS[cluster.engine.name]['gpu'].command} --gpu"
+        remedy = f"./run.sh setup --engine {cluster.engine.name} --gpu"
         return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", remedy)
     if cluster.device == "gpu" and (shortage := gpu_shortage(framework["gpus"], cluster.ranks_per_node)):
         return CheckResult("FAIL", "libraries", f"{title}: {shortage[0]}", shortage[1])

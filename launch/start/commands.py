@@ -18,7 +18,6 @@ from configs.rank_variables import binding_environment, connecting_library
 from configs.registry import COMMUNICATORS, horovod_has_mpi, require_engine
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
-from launch.setup.gpu import NEEDS
 from launch.setup.layout import Environment
 from launch.setup.state import State
 from launch.start.inherited import without_ranks
@@ -243,7 +242,7 @@ def without_cuda(cluster: Cluster) -> tuple[str, str] | None:
     kind = State(Environment(Path(sys.prefix))).kind
     if cluster.device == "cpu" or kind is None or kind.variant != "cpu":
         return None
-    return "the environment is for a CPU", f"{NEEDS[cluster.engine.name]['gpu'].command} --gpu"
+    return "the environment is for a CPU", f"./run.sh setup --engine {cluster.engine.name} --gpu"
 
 
 def _require_addresses(cluster: Cluster) -> None:
