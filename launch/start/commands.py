@@ -30,9 +30,6 @@ INHERITED = ("LD_LIBRARY_PATH", *NUMERICS_PREFIXES)
 """Beginnings of the names of variables that mpirun is told to pass on where they are set. By itself it passes none to
 other hosts, and ranks whose libraries choose other kernels end with other weights."""
 
-_WITHOUT_LOOPBACK = ("shared_memory", "devices", "none")
-"""Values of ``communication.kind`` by which ranks of the local launcher meet in other ways."""
-
 RANK_SCRIPT = "launch/rank.sh"
 """The script in the program's folder that starts a rank under every launcher, except CPU ranks of the local one."""
 
@@ -169,8 +166,10 @@ def _local_numbers(cluster: Cluster) -> tuple[int, int]:
     return (1 if communication.kind == "devices" else cluster.world_size), servers
 
 
-def require_launchable(cluster: Cluster) -> None:
+def require_launchable(cluster: Cluster, able: Sequence[str] = ()) -> None:
     """Raise if the cluster's launcher cannot start this kind of communication, on any machine.
+
+    Of launchers, those are advised that the run's scheduler takes, which are ``able``; if empty, all.
 
     Raises:
         ConfigError: The launcher cannot start ranks of this kind, or Horovod's ranks would meet over Gloo under mpirun,
@@ -178,10 +177,12 @@ def require_launchable(cluster: Cluster) -> None:
     """
     kind, launcher = cluster.communication.kind, cluster.launcher
     if launcher not in (launchers := COMMUNICATORS[kind].launchers):
-        raise ConfigError("cluster.launcher", launcher, f"{', '.join(launchers)} with communication.kind: {kind}")
+        allowed = ", ".join([each for each in launchers if each in able] or launchers)
+        remedy = "torchrun starts the ranks of cluster.engine.name=torch" if launcher == "torchrun" else ""
+        raise ConfigError("cluster.launcher", launcher, f"{allowed} with communication.kind: {kind}", remedy)
     if launcher == "mpirun" and kind == "horovod" and connecting_library(cluster) == "gloo":
         other = "srun" if cluster.scheduler.kind == "slurm" else "horovodrun"
-        remedy = f"set cluster.communication.backend=mpi, or set launcher: {other}"
+        remedy = "set cluster.communication.backend=mpi" + f", or set launcher: {other}" * (other in (able or [other]))
         raise ConfigError("cluster.communication.backend", "gloo", "mpi or nccl under mpirun", remedy)
 
 
@@ -252,7 +253,8 @@ def _require_addresses(cluster: Cluster) -> None:
     Gloo listen at the address of the host's own name, and crash if it has none, or that of another network; on several
     nodes, ``rank.sh`` asks each of them.
     """
-    if cluster.launcher == "local" and cluster.communication.kind in _WITHOUT_LOOPBACK:
+    # These ranks of the local launcher meet in other ways.
+    if cluster.launcher == "local" and cluster.communication.kind in ("shared_memory", "devices", "none"):
         return
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

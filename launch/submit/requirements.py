@@ -19,7 +19,7 @@ def require_submittable(spec: JobSpec) -> None:
     """
     _require_machines(spec)
     _require_possible_job(spec)
-    require_launchable(spec.cluster)
+    require_launchable(spec.cluster, spec.scheduler.launchers)
     if spec.scheduler.runs_script_in_image:
         _require_mounts(spec)
     if spec.cluster.scheduler.kind == "trainjob":
