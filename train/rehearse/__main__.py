@@ -120,7 +120,8 @@ def _rehearse(options: _Options) -> int:
         times_own_work=times_own_work,
     )
     if options.check is not None:
-        return _check(recipe, cluster, "--times", str(options.check))
+        words = ["--step", "--times", str(options.check)]
+        return _start(recipe, cluster, Program.DOCTOR_VERB, ["doctor", "--recipe"], words)
     if options.accept is not None:
         words = ["--minutes", str(options.accept), *(["--out", str(options.run_dir)] if options.run_dir else [])]
         return _start(recipe, cluster, Program.ACCEPT_VERB, ["accept", "--recipe"], words)
@@ -136,18 +137,13 @@ def _rehearse(options: _Options) -> int:
     return 0
 
 
-def _check(recipe: "Recipe", cluster: "Cluster", *options: str) -> int:
-    """Run the check of the ranks, each of which is a node of its own; return its status."""
-    return _start(recipe, cluster, Program.DOCTOR_VERB, ["doctor", "--recipe"], ["--step", *options])
-
-
 def _without_slow_ranks(recipe: "Recipe", cluster: "Cluster") -> tuple["Cluster", int]:
     """Check the ranks and the spare ones; return the cluster without the slowest ones, and the status of the check."""
     from logs.nodes import read_nodes
     from train.rehearse.rehearsed_run import without_slow_ranks
 
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
-        status = _check(recipe, cluster, "--run", temporary)
+        status = _start(recipe, cluster, Program.DOCTOR_VERB, ["doctor", "--recipe"], ["--step", "--run", temporary])
         cluster, why = without_slow_ranks(cluster, read_nodes(Path(temporary)))
     for words in why:
         sys.stdout.write(f"left out: {words}\n")

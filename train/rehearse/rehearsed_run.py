@@ -226,7 +226,6 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
     backward = np.cumsum(kernels)
     # Only the last micro-batch's gradients are reduced; the ones before lengthen the step's forward.
     forward_s = accumulation * float(forward.sum()) + (accumulation - 1) * float(backward[-1])
-    rate = forecast(scenario).images_per_s
     topology = machine.topology(constants.network_efficiency)
     return Waits(
         forward_s=forward_s,
@@ -234,7 +233,7 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
         copy_s=4 * recipe.model.image_size**2 * recipe.model.input_channels * scenario.batch / _COPY_BYTES_PER_S,
         swap_s=LINK_BYTES / topology.rank_bytes_per_s,
         update_s=update_time(timed.network.num_parameters, machine, constants),
-        evaluation_s=evaluation_time(rate, scenario.mlperf_round, recipe.eval_passes),
+        evaluation_s=evaluation_time(forecast(scenario).images_per_s, scenario.mlperf_round, recipe.eval_passes),
         top1=invented_top1(recipe.run.epochs, recipe.run.target_top1),
     )
 
@@ -268,7 +267,8 @@ def outcome_text(folder: Path, rehearsed: Cluster, recipe: Recipe, described: Cl
     step_s = (summary.global_batch_size or 0) / (summary.images_per_s or 1.0)
     sleeps_s = (waits.forward_s + max(waits.gradients_s) + waits.update_s) / rehearsal.speed
     negotiation_s = rehearsed.communication.cycle_time_ms / 2e3 if ranks > 1 else 0.0
-    busy = [sample.machine_busy_cores / (os.cpu_count() or 1) for sample in read_samples(folder)]
+    cores, machine = usable_cores(), os.cpu_count() or 1  # A job or a container may use few of the machine's.
+    busy = [max(each.busy_cores / cores, each.machine_busy_cores / machine) for each in read_samples(folder)]
     told = fill_template(
         _TEMPLATE,
         ranks=ranks,
@@ -276,7 +276,7 @@ def outcome_text(folder: Path, rehearsed: Cluster, recipe: Recipe, described: Cl
         sleeps_s=sleeps_s,
         negotiation_s=negotiation_s,
         agrees=abs(step_s / (sleeps_s + negotiation_s) - 1) <= _AGREES,
-        busy=mean(busy or [0.0]),
+        busy=min(1.0, mean(busy or [0.0])),
         most_busy=_BUSY,
         cpu_s=sum(read_usage(folder)["cpu_s"]) / ranks / summary.steps,
         summary=summary,

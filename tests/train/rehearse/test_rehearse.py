@@ -172,6 +172,7 @@ def test_a_command_line_that_lacks_something_or_has_no_number_is_refused(
 
 def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3})
     waits = Waits(forward_s=0.02, gradients_s=(0.05, 0.01), update_s=0.01, evaluation_s=1.0, top1=(0.5,))
     described = load_both("digits", "dgx-a100", ["cluster.communication.cycle_time_ms=4"])
     ranks = {"num_nodes": 1, "ranks_per_node": 8}
@@ -185,7 +186,7 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     told = outcome_text(tmp_path, cluster, *described)
     for words in (
         "50 steps of 40.0 ms on 8 ranks", "sleeps 40.0 ms, exposed communication 2.0 ms", "42.0 ms, of which 2.0 are",
-        "50 % busy, 11.0 ms per rank", "slowest rank: 0, 12 % longer", f"machine: {1e3 * step.total_s:.1f} ms per step",
+        "62 % busy, 11.0 ms per rank", "slowest rank: 0, 12 % longer", f"machine: {1e3 * step.total_s:.1f} ms per step",
         f"compute {1e3 * step.compute_s:.1f} and exposed communication {1e3 * step.exposed_communication_s:.1f}",
         "waited 0.25 s",
         "4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; rank 5 was ready last, after 3.0 s",
