@@ -220,6 +220,8 @@ def in_words(error: Exception) -> str:
     remedy = "the program or its .venv was moved or changed meanwhile; put it back, then repeat the command"
     if sys.prefix == sys.base_prefix:
         remedy = "this Python is not that of .venv; start the program by ./run.sh VERB, which takes that one"
+    elif gone := [p for p in sys.path if not (p.startswith(sys.prefix) or p.endswith(".zip") or os.access(p, os.F_OK))]:
+        remedy = f"{gone[0]} is gone, where set-up found packages; put it back, or rm -r .venv and ./run.sh setup anew"
     return f"{' '.join(str(error).split())}: {remedy}"
 
 
