@@ -218,8 +218,6 @@ def _explained(folder: Path, partial: Path) -> Iterator[None]:
         try:
             yield
         except RuntimeError:  # MXNet's and PyTorch's own writers do not say what the disk answered, so it is asked.
-            with (partial / "probe").open("wb") as file:
-                file.write(bytes(_PROBE_BYTES))
-                file.flush()
-                sync_path(partial / "probe")
+            (partial / "probe").write_bytes(bytes(_PROBE_BYTES))
+            sync_path(partial / "probe")
             raise

@@ -12,6 +12,7 @@ from configs.errors import UserError
 from configs.ideas.part import Place, parts_of
 from configs.plan import plan_run
 from configs.schema import Cluster, Model, Recipe
+from data.input.batches import DataError
 from logs.checkpoints import read
 from train.checkpoint import evaluated_weights
 from train.comm.communicator import SingleProcess
@@ -95,7 +96,7 @@ def export_network(
 
 
 def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
-    """Return the score over all evaluation images, counted as in a run."""
+    """Return the score over all evaluation images, counted as in a run; a `UserError` names what cannot be read."""
     engine = open_engine(cluster, ALONE)
     plan = plan_run(recipe, cluster.world_size)
     images = images_of(recipe, cluster, plan, ALONE)
@@ -104,7 +105,10 @@ def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
     metric, logits = metric_of(engine, recipe.loss)(), predict
     for part in parts_of(Place(recipe, cluster, plan, ALONE.rank, engine, None)):
         logits = part.logits(logits)
-    for batch in source.batches():
-        metric.add(engine.from_host(logits(batch.images)), batch.labels, batch.num_valid)
+    try:
+        for batch in source.batches():
+            metric.add(engine.from_host(logits(batch.images)), batch.labels, batch.num_valid)
+    except DataError as error:
+        raise UserError(f"{error}; or give --no-evaluation, to export without the images") from None
     source.close()
     return metric.score(SingleProcess())

@@ -10,7 +10,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,12 +76,9 @@ def _open_classifier(path: Path) -> "Classifier":
         UserError: The folder is neither, or its network cannot be loaded.
     """
     from logs.folder import RunFolder
+    from train.export.classify import Classifier
     from train.export.description import DESCRIPTION_FILE, read_description
 
-    try:
-        from train.export.classify import Classifier
-    except ModuleNotFoundError as error:
-        raise UserError(f"predict needs the package {error.name}; ./run.sh setup installs it") from None
     run, folder = RunFolder(path), path
     if run.is_begun and not run.checkpoints.files() and is_file(path / "export" / DESCRIPTION_FILE):
         folder = path / "export"
@@ -105,24 +102,21 @@ def _open_classifier(path: Path) -> "Classifier":
         raise UserError(f"{folder}: the network cannot be loaded ({reason}); export it again") from None
 
 
-def _files_of(image: Path) -> Iterator[Path]:
-    """Yield a file, or all files below a folder in the order of their names, but no hidden or system files.
+def _files_of(image: Path) -> list[Path]:
+    """Return a file, or all files below a folder in the order of their names, but no hidden or system files.
 
     Raises:
         UserError: There is no such path, or no file in the folder.
     """
     if not _is_folder(image):
-        yield image
-        return
+        return [image]
     from data.sources.class_folders import is_hidden
 
-    found = False
-    for path in sorted(image.rglob("*")):
-        if not _is_folder(path) and not any(map(is_hidden, path.relative_to(image).parts)):
-            found = True
-            yield path
-    if not found:
+    shown = (path for path in sorted(image.rglob("*")) if not any(map(is_hidden, path.relative_to(image).parts)))
+    files = [path for path in shown if not _is_folder(path)]
+    if not files:
         raise UserError(f"{image}: no file in it; give an image or a folder of images")
+    return files
 
 
 def _is_folder(path: Path) -> bool:

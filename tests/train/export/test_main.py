@@ -1,6 +1,7 @@
 """What a run exports is the trained network, for whoever loads it: the same top-1 in every format."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -25,6 +26,7 @@ from data.sources.image_source import Settings
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
 from tests.engines import each_engine, randomize
+from tests.failing_reads import failing_reads
 from tests.programs import Said, python, run_program
 from tests.runs import FinishedRun
 from tests.small_disk import small_disk
@@ -67,13 +69,8 @@ def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path, expo
     folder, printed = exported
     top1 = json.loads((run / "summary.json").read_text(encoding="utf-8"))["top1"]
     assert printed.count(f"top-1 {top1:.4f}") == 3 + len(OWN)
-    assert {path.name for path in folder.iterdir()} == {
-        "network.json",
-        "network.onnx",
-        "network.safetensors",
-        "classify.py",
-        *FILES,
-    }
+    written = {"network.json", "network.onnx", "network.safetensors", "classify.py", *FILES}
+    assert {path.name for path in folder.iterdir()} == written
     assert json.loads((folder / "network.json").read_text(encoding="utf-8"))["score"]["top1"] == top1
     graph, saved = onnx.load(folder / "network.onnx").graph, load_file(folder / "network.safetensors")
     assert saved.keys() == {each.name for each in graph.initializer}
@@ -94,10 +91,8 @@ def test_the_program_beside_the_network_gives_the_accuracy_that_the_export_claim
     claimed = json.loads((alone / "network.json").read_text(encoding="utf-8"))["score"]
     assert (claimed["total"], len(found)) == (599, 599)
     command = [sys.executable, "-I", "alone/classify.py"]
-    for words, told in (
-        ("nosuch.jpg", "No such file or directory"),
-        ("alone/network.json", "no image that Pillow can read"),
-    ):
+    reasons = {"nosuch.jpg": "No such file or directory", "alone/network.json": "no image that Pillow can read"}
+    for words, told in reasons.items():
         refused = run_program(*command, words, cwd=tmp_path)
         assert (refused.returncode, refused.stderr) == (1, f"error: {words}: {told}\n")
     bare = python("-I", "-S", *command[2:], "x", cwd=tmp_path)
@@ -332,7 +327,7 @@ def test_on_a_disk_that_becomes_full_an_export_is_whole_or_the_old_one_stays(
 
 
 @pytest.mark.ranks
-def test_where_a_file_may_not_become_so_large_the_reason_is_told_and_no_part_of_it_stays(
+def test_where_a_file_cannot_be_written_or_read_the_reason_is_told_and_no_part_of_it_stays(
     run: Path, tmp_path: Path
 ) -> None:
     """The frameworks' own writers say nothing of the reason, or 28 lines."""
@@ -341,4 +336,8 @@ def test_where_a_file_may_not_become_so_large_the_reason_is_told_and_no_part_of_
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     words = r"cannot be written: File too large; free some space"
     assert re.match(rf"error: {tmp_path}/new: {words}", done.stderr)
+    variables = failing_reads(tmp_path, "open", Path("/digits/eval.rec"), errno.EIO, once=False)
+    done = python("-m", "train.export", run, "--dest", tmp_path / "new", env=variables)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert re.match(r"error: .*/eval\.rec: .*; or give --no-evaluation, ", done.stderr)
     assert list(tmp_path.iterdir()) == []

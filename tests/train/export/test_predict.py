@@ -104,7 +104,6 @@ def test_each_image_gets_its_class_and_probabilities(
     shutil.rmtree(tmp_path / "data")
     best = NAMES[wanted[1].argmax()].replace("\x1b", " ")
     assert said(main, "predict", alone, images[1], "--top", "1").out == f"{images[1]}: {best} {wanted[1].max():.4f}\n"
-    assert said(main, "predict", alone, images[1], "--top", "2").out.endswith(f" {np.sort(wanted[1])[-2]:.4f}\n")
 
 
 @pytest.mark.medium
