@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.compilers import require_compiler
+from configs.load import ROOT
 from configs.plan import Position, plan_run
 from configs.reading import is_file
 from configs.registry import require_engine
@@ -83,7 +84,6 @@ def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) 
 def _leave_at_once(message: str) -> None:
     """End the process without writing into the run folder, which belongs to another run now."""
     sys.stderr.write(f"error: {message}\n")
-    sys.stderr.flush()
     os._exit(1)
 
 
@@ -117,9 +117,11 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             plan=plan, images=images, source_state=state, connect=connect, weights=weights,
         )  # fmt: skip
         require_cold(rank.communicator, is_cold=prepared.is_cold)
-        # Each host may read a copy of its own.
-        sums = rank.communicator.gather("data set", zlib.crc32(repr(prepared.checksums).encode()))
-        require_equal(sums, "before the run", "data sets are", "; copy that of one host to the others")
+        # Each host may have copies of its own.
+        program = _sources() if cluster.num_nodes > 1 else []
+        for what, own in (("data set", prepared.checksums), ("program", program)):
+            sums = rank.communicator.gather(what, zlib.crc32(repr(own).encode()))
+            require_equal(sums, "before the run", f"{what}s are", "; copy that of one host to the others")
         _warm_up(rank, initial, ledger)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
@@ -160,6 +162,12 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     status = training.conclude(result, evaluate, clock, init_s)
     watchdog.rest()
     return status
+
+
+def _sources() -> list[bytes]:
+    """Return the files of this program, as far as they make a rank's result."""
+    parts = (ROOT / part for part in ("configs", "data", "logs", "train"))
+    return [path.read_bytes() for part in parts for path in sorted(part.rglob("*.py"))]
 
 
 def _settings(run_folder: RunFolder) -> tuple[Recipe, Cluster]:
@@ -212,8 +220,7 @@ def opened_log(
         resumed_from_step: Steps done by earlier attempts. If None, this is the first attempt.
         is_cold: Whether no page of the data set is in memory, so that ``cache_clear`` may be logged.
     """
-    is_resumed = resumed_from_step is not None
-    log: EventLog = MlperfLog(folder, is_resumed=is_resumed) if identity.rank == 0 else EventLog()
+    log: EventLog = MlperfLog(folder, is_resumed=resumed_from_step is not None) if identity.rank == 0 else EventLog()
     try:
         if cluster.rehearsal is not None:
             log.emit("point", "rehearsal", value=True)

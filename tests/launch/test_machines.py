@@ -157,16 +157,20 @@ def test_pods_of_a_train_job_train_by_the_variables_that_kubeflow_trainer_sets(
 
 
 @pytest.mark.slow
-def test_hosts_with_unlike_copies_of_the_data_set_are_told_before_the_run(machines: dict[str, Machine]) -> None:
-    alpha = machines["alpha"]
+def test_hosts_with_unlike_copies_of_data_set_or_program_are_told_before_the_run(machines: dict[str, Machine]) -> None:
+    alpha, beta = machines.values()
+    own = ROOT / "train" / "schedule.py"
     for seed, machine in enumerate(machines.values()):
         words = ["-m", "data", "prepare", "digits", "/tmp/data/digits", "--seed", str(seed)]
         assert machine.run(sys.executable, "-I", *words).returncode == 0
-    folder = alpha.shared / "unlike"
-    job = _submit(alpha, folder, None, "cluster.launcher=horovodrun", "cluster.paths.data=/tmp/data")
-    log = _ended(alpha, folder, None, job)
-    assert "the ranks' data sets are not the same before the run" in read_summary(folder)["failure"], log
-    assert not (folder / "checkpoints").exists()
+    for what, setting in (("data sets", "cluster.paths.data=/tmp/data"), ("programs", "data.source=synthetic")):
+        folder = alpha.shared / what.replace(" ", "-")
+        job = _submit(alpha, folder, None, "cluster.launcher=horovodrun", setting)
+        log = _ended(alpha, folder, None, job)
+        assert f"the ranks' {what} are not the same before the run" in read_summary(folder)["failure"], log
+        assert not (folder / "checkpoints").exists()
+        beta.run("bash", "-c", f"cp {own} /tmp && echo >>/tmp/{own.name} && mount --bind /tmp/{own.name} {own}")
+    beta.run("umount", "--all-targets", str(own))
 
 
 @pytest.mark.slow

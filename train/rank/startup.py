@@ -29,7 +29,6 @@ class Ledger:
         self._origin = time.monotonic() - age_s
         self._started_time = time.time() - age_s
         self._rows: list[dict[str, Any]] = []
-        self._lock = threading.Lock()
         self._add("interpreter", self._origin, time.monotonic())
 
     def _add(self, name: str, begin: float, end: float) -> None:
@@ -39,8 +38,7 @@ class Ledger:
             "begin_s": round(begin - self._origin, 6),
             "end_s": round(end - self._origin, 6),
         }
-        with self._lock:
-            self._rows.append(row)
+        self._rows.append(row)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -58,8 +56,7 @@ class Ledger:
             ``started_time``: when the process started, in Unix seconds. ``phases``: a row a phase. ``elapsed_s``: wall
             time from the start of the process to the end of the last phase.
         """
-        with self._lock:
-            rows = sorted(self._rows, key=lambda row: row["begin_s"])
+        rows = sorted(self._rows, key=lambda row: row["begin_s"])
         elapsed_s = max(row["end_s"] for row in rows)
         return {"started_time": self._started_time, "phases": rows, "elapsed_s": elapsed_s}
 
