@@ -8,6 +8,7 @@ cell, an empty list and "No Finding" mean that the image has no label. --size an
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from os.path import normpath
 from pathlib import Path
@@ -36,6 +37,7 @@ LabelTable = dict[str, tuple[str, ...]]
 _SUFFIXES = (".csv", ".json")
 _NO_LABEL = frozenset({"", "No Finding"})
 _FLAGS = frozenset({"0", "1", "0.0", "1.0", "false", "true"})
+_OF_LABELS = re.compile("label|class|categor", re.IGNORECASE)
 _FEWEST_CLASSES = 2
 _FEWEST_COLUMNS = 2
 
@@ -59,15 +61,12 @@ def open_source(name: str, settings: Settings) -> Source:
     if none := sum(not labels for table in tables.values() for labels in table.values()):
         notes.append(f"{folder}: {counted(none, 'image')} without a label, of no class (an empty cell or No Finding)")
     for split, table in tables.items():
-        missing = [file for file in table if not is_file(folder / file)]
-        if missing:
+        if missing := [file for file in table if not is_file(folder / file)]:
             problems.append(
                 f"{paths[split]}: no such files in {folder}: {name_some(missing)}; files are relative to it"
             )
     if twice := sorted(set.intersection(*(set(map(normpath, table)) for table in tables.values()))):
-        problems.append(
-            f"{paths['val']}: images that are also in train: {name_some(twice)}; take them out of one table"
-        )
+        problems.append(f"{paths['val']}: images also in train: {name_some(twice)}; take them out of one table")
     paths_of = ([folder / file for file in table] for table in tables.values())
     sizes = [[patiently(file, file.stat).st_size if is_file(file) else 0 for file in files] for files in paths_of]
     return Source(
@@ -85,9 +84,8 @@ def open_source(name: str, settings: Settings) -> Source:
 def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple[tuple[str, ...], list[str]]:
     """Return the sorted labels of the training table, and what is wrong with the labels."""
     names = tuple(sorted({label for labels in tables["train"].values() for label in labels}))
-    unknown = sorted({label for labels in tables["val"].values() for label in labels} - set(names))
     problems = [f"{paths['train']}: labels {each}" for each in alike_in_print(names)]
-    if unknown:
+    if unknown := sorted({label for labels in tables["val"].values() for label in labels} - set(names)):
         named = name_some([*map(ascii, unknown)])
         problems.append(f"{paths['val']}: labels that {paths['train']} does not have: {named}")
     if len(names) < _FEWEST_CLASSES:
@@ -155,11 +153,12 @@ def _from_csv(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
         pairs.append((row[0], row[1].split("|")))
     if pairs and not is_file(path.parent / pairs[0][0]) and is_file(path.parent / pairs[0][1][0].strip()):
         raise UserError(f"{path}: its second column, {header[1]}, has the files; make it the first, before the labels")
+    if not _OF_LABELS.search(header[1]) and (titles := [each for each in header[2:] if _OF_LABELS.search(each)]):
+        raise UserError(f"{path}: its second column, {header[1]}, would be the labels; make {titles[0]} the second one")
     # Read as labels, columns of 0 and 1 would be the classes "0" and "1"; pandas writes False and True.
     if pairs and cells <= _FLAGS and len(header) > _FEWEST_COLUMNS:
         raise UserError(
             f"{path}: every column after {header[0]} has only 0 and 1, or false and true, allowed: a column of labels, "
-            "as cat|dog; write the names of the columns that have 1 or true, or keep the first of these columns alone "
-            "if it holds the labels"
+            "as cat|dog; write the names of columns with 1 or true, or keep the first of these alone if it has labels"
         )
     return pairs

@@ -83,9 +83,7 @@ def test_records_hold_a_vector_of_sorted_labels_and_the_images_own_bytes(folder:
 
 def test_evaluation_images_without_a_roc_auc_are_refused_before_a_run(folder: Path, tmp_path: Path) -> None:
     prepare(open_source(str(folder), Settings()), tmp_path / "one")
-    with pytest.raises(
-        UserError, match=r"no class is both present and absent among its 1 evaluation image: .* prepare"
-    ):
+    with pytest.raises(UserError, match=r"no class is both present and absent among its 1 .* prepare"):
         check_dataset(tmp_path / "one", _recipe().data, 3)
     (folder / "val.json").write_text('{"v.png": ["Nodule"], "w.png": []}')
     Image.new("L", (SIDE, SIDE), 7).save(folder / "w.png")
@@ -136,16 +134,16 @@ SPOILT = [
      "train.csv: the first line is 'a.png,Mass|Edema,1', allowed: a header, as file,labels"),
     ("(echo label,image; echo Mass,a.png; echo Mass,b.png) > train.csv",
      "train.csv: its second column, image, has the files; make it the first, before"),
+    ("sed -i 's/^[^,]*,/&640,/; 1s/640/width/' train.csv",
+     "train.csv: its second column, width, would be the labels; make "),
     ("(echo image,cat,dog; echo a.png,False,True; echo c.png,True,False) > train.csv",
      "train.csv: every column after image has only 0 and 1, or false and true, allowed: a column of labels"),
-    ("echo a.png,Mass,9 >> train.csv", "train.csv: a.png is named twice; remove one row"),
     ("echo ./a.png,Mass,9 >> train.csv", "train.csv: ./a.png is named twice; remove one row"),
     ("echo a.png >> train.csv", "train.csv: line 6 is 'a.png', allowed: file,label|label"),
     ("(echo file,labels; echo '\"a.png,Mass'; yes b.png,Mass | head -20000) > train.csv",
      "train.csv: cannot be read: field larger than field limit"),
     ("sed -i '3s/,.*/,\"Mass/' train.csv", "train.csv: cannot be read: unexpected end of data; a table of"),
     ("echo b.png,Ödem | iconv -t CP1252 >> train.csv", "train.csv: cannot be read: it is not text in UTF-8; save it"),
-    ("iconv -t UTF-16 train.csv > u; mv u train.csv", "train.csv: cannot be read: it is not text in UTF-8; save it"),
     ("(echo image,cat,dog; echo a.png,0.0,1.0; echo c.png,1.0,0.0) > train.csv",
      "train.csv: every column after image has only 0 and 1, or false and true, allowed: a column of labels, as"),
     ("sed -i 's/Edema/Mass/; /Nodule/d' train.csv; sed -i 's/Nodule\", \"Edema/Mass/' val.json",
