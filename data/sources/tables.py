@@ -154,7 +154,8 @@ def _from_csv(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
     if pairs and not is_file(path.parent / pairs[0][0]) and is_file(path.parent / pairs[0][1][0].strip()):
         raise UserError(f"{path}: its second column, {header[1]}, has the files; make it the first, before the labels")
     if not _OF_LABELS.search(header[1]) and (titles := [each for each in header[2:] if _OF_LABELS.search(each)]):
-        raise UserError(f"{path}: its second column, {header[1]}, would be the labels; make {titles[0]} the second one")
+        told = f"would be the labels; make {titles[0]} the second one, or take it out"
+        raise UserError(f"{path}: its second column, {header[1]}, {told}")
     # Read as labels, columns of 0 and 1 would be the classes "0" and "1"; pandas writes False and True.
     if pairs and cells <= _FLAGS and len(header) > _FEWEST_COLUMNS:
         raise UserError(
