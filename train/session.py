@@ -117,11 +117,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             plan=plan, images=images, source_state=state, connect=connect, weights=weights,
         )  # fmt: skip
         require_cold(rank.communicator, is_cold=prepared.is_cold)
-        # Each host may have copies of its own.
-        program = _sources() if cluster.num_nodes > 1 else []
-        for what, own in (("data set", prepared.checksums), ("program", program)):
-            sums = rank.communicator.gather(what, zlib.crc32(repr(own).encode()))
-            require_equal(sums, "before the run", f"{what}s are", "; copy that of one host to the others")
+        _require_same_copies(rank, prepared.checksums)
         _warm_up(rank, initial, ledger)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
@@ -164,10 +160,15 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     return status
 
 
-def _sources() -> list[bytes]:
-    """Return the files of this program, as far as they make a rank's result."""
-    parts = (ROOT / part for part in ("configs", "data", "logs", "train"))
-    return [path.read_bytes() for part in parts for path in sorted(part.rglob("*.py"))]
+def _require_same_copies(rank: Composition, checksums: Mapping[str, str]) -> None:
+    """Raise `RanksDiffer` where hosts have unlike copies of the data set or of the program."""
+    parts = (ROOT / part for part in ("configs", "data", "logs", "train") if rank.cluster.num_nodes > 1)
+    program = zlib.crc32(b"".join(path.read_bytes() for part in parts for path in sorted(part.rglob("*.py"))))
+    # One number holds both: another version of the program may gather no second one.
+    sums = rank.communicator.gather("data set", program << 32 | zlib.crc32(repr(checksums).encode()))
+    remedy = "; copy that of one host to the others"
+    require_equal([each >> 32 for each in sums], "before the run", "programs are", remedy)
+    require_equal([each % (1 << 32) for each in sums], "before the run", "data sets are", remedy)
 
 
 def _settings(run_folder: RunFolder) -> tuple[Recipe, Cluster]:
