@@ -262,7 +262,7 @@ def load_steps(path: Path) -> list[MeasuredStep]:
         return []
     try:
         return [MeasuredStep(**row) for row in parse_yaml(path.read_text(encoding="utf-8"), str(path))]
-    except (TypeError, OSError):
+    except (TypeError, ValueError, OSError):
         raise UserError(f"{path}: is not a file of measured steps; remove it, and calibrate again") from None
 
 

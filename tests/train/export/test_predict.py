@@ -220,8 +220,7 @@ def test_an_image_that_cannot_be_read_is_tried_again_and_then_fails_alone(tmp_pa
         done = run_program(*command, env=variables)
         assert done.returncode == (0 if once else 1), done.stderr
         lines.append([json.loads(line) for line in done.stdout.splitlines()])
-    for rows in lines:
-        assert [row["file"] for row in rows] == [str(each) for each in two]
+    assert [[row["file"] for row in rows] for rows in lines] == [[*map(str, two)]] * 2
     assert "predictions" in lines[0][0]
     assert lines[1][0]["error"].startswith("cannot be read: Input/output error; ")
     assert lines[1][1] == lines[0][1]

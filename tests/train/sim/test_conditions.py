@@ -126,9 +126,10 @@ def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys:
     keep_steps(kept, [current])
     assert conditions(*asked, steps=kept) == apply_steps(without, [current])
     assert capsys.readouterr().err.endswith("--calibrate runs/old\n"), "those of today's constants are used"
-    kept.write_text("[{a: 1}]")
-    with pytest.raises(UserError, match="remove it"):
-        load_steps(kept)
+    for content in (b"[{a: 1}]", b"\0", b"\xff"):
+        kept.write_bytes(content)
+        with pytest.raises(UserError, match="remove it"):
+            load_steps(kept)
 
 
 @pytest.mark.parametrize(
