@@ -37,7 +37,7 @@ LabelTable = dict[str, tuple[str, ...]]
 _SUFFIXES = (".csv", ".json")
 _NO_LABEL = frozenset({"", "No Finding"})
 _FLAGS = frozenset({"0", "1", "0.0", "1.0", "false", "true"})
-_OF_LABELS = re.compile("label|class|categor", re.IGNORECASE)
+_OF_LABELS = re.compile("label|class|category|categories", re.IGNORECASE)
 _FEWEST_CLASSES = 2
 _FEWEST_COLUMNS = 2
 
