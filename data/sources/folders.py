@@ -98,7 +98,10 @@ def _read_layout(
         raise UserError(f"{layout.train}: its images lie in no class folders; unpack it, and sort them by class")
     # As train2017 and test_images are called; a class may be called so beside others.
     words = {re.split(r"[\d_]", name.casefold())[0] for name in names}
-    if layout.train == folder and words <= {*PARTS, "testing", "unlabeled"}:
+    # As folders_part_1 and folders_part_2, beside a table that has the labels.
+    stems = {re.sub(r"\d+", "", name.casefold()) for name in names}
+    is_cut = len(stems) == 1 and re.search("image|part_", *stems)
+    if layout.train == folder and (is_cut or words <= {*PARTS, "testing", "unlabeled"}):
         problems.append(f"{folder}: images lie directly in {name_some(names)}; move them into a folder for each class")
     elif len(names) == 1:
         problems.append(f"{layout.train}: one class ({names[0]}), allowed: at least two; add the folder of another one")

@@ -276,8 +276,10 @@ def test_a_folder_of_the_wrong_level_is_refused_with_what_is_allowed(
     [
         (["a/1.jpg", "a/2.jpg"], ": one class (a), allowed: at least two; add the folder of another one"),
         (["train/1.jpg", "val1/2.jpg"], ": images lie directly in train, val1; move them into a folder for each class"),
+        (["x_part_1/1.jpg", "x_part_2/2.jpg"],
+         ": images lie directly in x_part_1, x_part_2; move them into a folder for each class"),
     ],
-)
+)  # fmt: skip
 def test_images_that_make_no_classes_are_a_problem(tmp_path: Path, names: list[str], problem: str) -> None:
     assert open_source(str(images_in(tmp_path, *names)), Settings()).problems == (f"{tmp_path}{problem}",)
 
