@@ -100,7 +100,7 @@ def _read_layout(
     words = {re.split(r"[\d_]", name.casefold())[0] for name in names}
     # As folders_part_1 and folders_part_2, beside a table that has the labels.
     stems = {re.sub(r"\d+", "", name.casefold()) for name in names}
-    is_cut = len(stems) == 1 and re.search("image|part_", *stems)
+    is_cut = len(stems) == 1 and any(re.search("image|part_", each) for each in stems)
     if layout.train == folder and (is_cut or words <= {*PARTS, "testing", "unlabeled"}):
         problems.append(f"{folder}: images lie directly in {name_some(names)}; move them into a folder for each class")
     elif len(names) == 1:
