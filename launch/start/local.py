@@ -263,9 +263,10 @@ class _Supervisor:
         if self.last_signal() is None and not self.is_ending:
             self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.poll()}
         if self.failed and self.deadline_s is None:
-            asked, left = os.WSTOPPED | os.WNOHANG | os.WNOWAIT, enumerate(self.ranks)
-            running = [(number, rank.pid) for number, rank in left if rank.poll() is None]
-            self.frozen = tuple(number for number, pid in running if os.waitid(os.P_PID, pid, asked))
+            asked = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT  # A rank may end just now.
+            running = [(number, rank.pid) for number, rank in enumerate(self.ranks) if rank.poll() is None]
+            told = [(number, os.waitid(os.P_PID, pid, asked)) for number, pid in running]
+            self.frozen = tuple(number for number, each in told if each and each.si_code == os.CLD_STOPPED)
             # A frozen rank goes on, so that it reports that it was frozen, and ends like the others.
             signal_groups(self.ranks, signal.SIGCONT)
             self.deadline_s = time.monotonic() + self.grace_s

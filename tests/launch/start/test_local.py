@@ -71,6 +71,15 @@ def test_the_first_rank_to_fail_is_named_and_the_others_are_ended_with_all_that_
     assert not left
 
 
+def test_a_rank_that_ends_while_the_launcher_looks_for_frozen_ones_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.waitid
+    monkeypatch.setattr(os, "waitid", lambda *words: (time.sleep(0.5), look(*words))[1])
+    outcome = _ranks(tmp_path, "sleep 0.$((RANK * 3)); exit 1")
+    assert (outcome.exit_status, outcome.frozen) == (1, ())
+
+
 @pytest.mark.parametrize(
     ("ends", "status"),
     [("75 3", 3), ("3 75", 3), ("75 0", 75), ("1 2", 2), ("0 0", 0), ("3 kill", 137), ("kill 75", 137),
