@@ -75,7 +75,12 @@ def test_a_rank_that_ends_while_the_launcher_looks_for_frozen_ones_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = os.waitid
-    monkeypatch.setattr(os, "waitid", lambda *words: (time.sleep(0.5), look(*words))[1])
+
+    def look_late(*words: int) -> os.waitid_result | None:
+        time.sleep(0.5)
+        return look(*words)
+
+    monkeypatch.setattr(os, "waitid", look_late)
     outcome = _ranks(tmp_path, "sleep 0.$((RANK * 3)); exit 1")
     assert (outcome.exit_status, outcome.frozen) == (1, ())
 
